@@ -21,7 +21,8 @@ from stoker.backends.worker.batches import WHOLE, BatchReader, ResultWriter
 from stoker.backends.worker.channel import Channel, Message
 from stoker.backends.worker.process import StartControl, WorkerProcess
 from stoker.backends.worker.protocol import DONE, RESPONSE, RUN
-from stoker.server.execution.process_worker import CallHandler, ProcessSettings, ProcessWorker
+from stoker.server.execution.process_supervision import ProcessSettings
+from stoker.server.execution.process_worker import CallHandler, ProcessWorker
 from stoker.server.execution.worker import Work
 from tests.fakes.puppet_worker import HandTimers
 
@@ -214,8 +215,8 @@ class Rig:
             loop=asyncio.get_running_loop(),
             calls=calls,
         )
-        self.worker.on_change = lambda: self.changes.append(self.worker.outage)
-        self.worker.on_death = self._died
+        self.worker.supervision.on_change = lambda: self.changes.append(self.worker.outage)
+        self.worker.supervision.on_death = self._died
 
     @staticmethod
     def _as_process(process: FakeProcess) -> WorkerProcess:

@@ -652,7 +652,7 @@ async def test_host_without_threads_costs_neither_the_error_of_a_batch_nor_the_r
     rig = Rig()
     number = rig.submit()
     with monkeypatch.context() as patch:
-        patch.setattr("stoker.server.execution.process_worker.in_daemon_thread", no_thread)
+        patch.setattr("stoker.server.execution.process_supervision.in_daemon_thread", no_thread)
         rig.process.die()
         await until(lambda: bool(rig.results.by_work[number]))
         assert isinstance(rig.results.error(number), Unavailable)
@@ -821,7 +821,7 @@ def test_every_batch_gets_exactly_one_result(depth, steps, has_exit_descriptor):
             elif step == "hang" and is_up:
                 rig.timers.advance(1_000_001)
             elif step == "restart" and not is_up:
-                await until(lambda: rig.worker.outage != "" and not rig.worker._ending)
+                await until(lambda: rig.worker.outage != "" and not rig.worker.supervision._ending)
                 rig.timers.advance(600_000_001)
                 await until(lambda: not rig.worker.outage)
                 held.clear()

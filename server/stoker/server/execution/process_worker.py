@@ -1,27 +1,26 @@
 """`ProcessWorker`: an `InstanceWorker` whose instance lives in a worker process, which it supervises.
 
 The event loop writes a batch's tensors into shared memory and receives the results: there is no thread in between. A process that dies
-costs the batches that it held: their requests fail with UNAVAILABLE. It is started again after a pause (`restart_policy.py`), and requests
-wait in the queue meanwhile. A process that makes no progress for `instance_timeout_s` is ended by the watchdog.
+costs the batches that it held: their requests fail with UNAVAILABLE. It is started again after a pause (`process_supervision.py`), and
+requests wait in the queue meanwhile. A process that makes no progress for `instance_timeout_s` is ended by the watchdog.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from stoker.backends.api.backend import Figure
-from stoker.backends.api.batch import BatchResult, as_failure
+from stoker.backends.api.batch import BatchResult
 from stoker.backends.api.clock import Clock
-from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, LogLines, ServingError, Unavailable, Unsupported
+from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, ServingError, Unavailable, Unsupported
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.streaming import DECOUPLED_ONLY
 from stoker.backends.worker.batches import BatchWriter, Outgoing, ResultReader
 from stoker.backends.worker.channel import ChannelClosed, ChannelError, Message, SegmentsFull
 from stoker.backends.worker.figures import read_figures
-from stoker.backends.worker.process import StartControl, WorkerProcess, exit_text
+from stoker.backends.worker.process import WorkerProcess
 from stoker.backends.worker.protocol import (
     CALL,
     CALL_CANCEL,
@@ -41,7 +40,7 @@ from stoker.backends.worker.protocol import (
 from stoker.backends.worker.responses import read_response
 from stoker.server.core.tasks import in_daemon_thread
 from stoker.server.core.timers import Timer, Timers
-from stoker.server.execution.restart_policy import RestartPolicy
+from stoker.server.execution.process_supervision import ProcessSettings, ProcessStart, ProcessSupervision
 from stoker.server.execution.worker import Work
 
 log = logging.getLogger("stoker.execution")
@@ -50,14 +49,6 @@ log = logging.getLogger("stoker.execution")
 LOOP_COPY_BYTES = 1 << 20
 #: How long a channel is idle before both sides return the memory of large batches to the system, nanoseconds.
 IDLE_NS = 5_000_000_000
-#: How long a process that has closed its channel may take to end by itself, seconds.
-EXIT_TIMEOUT_S = 1.0
-
-
-class ProcessStart(Protocol):
-    """Starts the process of an instance, which loads and warms up, unless `control` ends it. Called in a thread."""
-
-    def __call__(self, control: StartControl) -> WorkerProcess: ...
 
 
 class CallHandler(Protocol):
@@ -77,23 +68,6 @@ class CallHandler(Protocol):
 
     def cancel_all(self, process: WorkerProcess) -> None:
         """The process is gone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessSettings:
-    """How a worker process is supervised.
-
-    Attributes:
-        name: The instance, for the log.
-        model: The model, for the log.
-        version: Its version, for the log.
-        instance_timeout_s: How long a batch, or a stream without a response, may take, seconds.
-    """
-
-    name: str
-    model: str
-    version: int
-    instance_timeout_s: float
 
 
 class _Running:
@@ -119,9 +93,7 @@ class ProcessWorker:
     """Runs batches in a worker process, up to its pipeline depth at a time. Confined to: the event loop.
 
     Attributes:
-        outage: Why the instance cannot run a batch now; empty: it can.
-        on_change: Called when the instance can run batches again, or its state has changed otherwise.
-        policy: The deaths of its processes.
+        supervision: The deaths and restarts of its processes.
     """
 
     def __init__(
@@ -137,15 +109,12 @@ class ProcessWorker:
         calls: CallHandler | None = None,
     ) -> None:
         """Takes over `process`, which has loaded; `start` makes the next ones."""
-        self._start = start
         self._signature = signature
         self._settings = settings
         self._now_ns = clock.now_ns
         self._timers = timers
         self._loop = loop
         self._calls = calls
-        #: Called when a process has ended, before the requests that it held fail.
-        self.on_death: Callable[[], None] = _nothing
         self._process: WorkerProcess | None = None
         self._numbers = 0
         #: In the order of the batches.
@@ -157,13 +126,9 @@ class ProcessWorker:
         self._is_closing = False
         #: Set when the last batch ends, while `close` waits for it.
         self._drained: asyncio.Event | None = None
-        self._restart: asyncio.Task[None] | None = None
-        self._ending: set[asyncio.Task[None]] = set()
-        self.policy = RestartPolicy()
-        self.outage = ""
-        self.on_change: Callable[[], None] = _nothing
-        self.depth = process.pipeline_depth
-        self.free_slots = self.depth
+        self.supervision = ProcessSupervision(
+            start, settings, clock=clock, timers=timers, loop=loop, fail=self._fail_running, take=self._attach
+        )
         self._writer = BatchWriter(signature, with_facts=process.reads_requests)
         self._reader = ResultReader()
         self._attach(process)
@@ -171,7 +136,12 @@ class ProcessWorker:
     @property
     def is_ejected(self) -> bool:
         """See `InstanceWorker`."""
-        return self.policy.is_ejected
+        return self.supervision.is_ejected
+
+    @property
+    def outage(self) -> str:
+        """See `InstanceWorker`."""
+        return self.supervision.outage
 
     @property
     def is_closed(self) -> bool:
@@ -200,10 +170,7 @@ class ProcessWorker:
 
     def submit(self, work: Work) -> None:
         process = self._process
-        if process is None:
-            error = Unavailable(f"model '{self._settings.model}' has no worker process: {self.outage}")
-            work.on_done(BatchResult([error] * len(work.items)))
-            return
+        assert process is not None, "no slot is free without a process"
         if self._signature.is_decoupled and any(item.responses is None for item in work.items):
             work.on_done(BatchResult([Unsupported(DECOUPLED_ONLY) for _ in work.items]))
             return
@@ -250,6 +217,7 @@ class ProcessWorker:
 
     async def close(self) -> None:
         self._is_closing = True
+        self.supervision.stop()
         if self._running and self._process is not None:
             # Streams may end early. The watchdog bounds the wait.
             for running in list(self._running.values()):
@@ -257,11 +225,7 @@ class ProcessWorker:
                     self.cancel(running.work, index)
             self._drained = asyncio.Event()
             await self._drained.wait()
-        if self._ending:
-            await asyncio.wait(self._ending)
-        if self._restart is not None:
-            self._restart.cancel()
-            await asyncio.wait({self._restart})
+        await self.supervision.stopped()
         process = self._process
         if process is not None:
             self._detach(process)
@@ -271,12 +235,12 @@ class ProcessWorker:
 
     def _attach(self, process: WorkerProcess) -> None:
         self._process = process
+        self.depth = self.free_slots = process.pipeline_depth
         process.channel.set_timeout(0)
         self._loop.add_reader(process.channel.descriptor, self._readable, process)
         if process.exit_descriptor >= 0:
             self._loop.add_reader(process.exit_descriptor, self._exited, process)
-        self.policy.started(self._now_ns())
-        self.outage = ""
+        self.supervision.started()
 
     def _detach(self, process: WorkerProcess) -> None:
         self._process = None
@@ -364,7 +328,7 @@ class ProcessWorker:
             self._died(process, None)
             return False
         except ChannelError as error:
-            log.exception("a worker process has sent a damaged message", extra=self._labels)
+            log.exception("a worker process has sent a damaged message", extra=self._settings.facts)
             process.interrupt()
             self._died(process, Unavailable(f"its worker process has sent a damaged message: {error}"))
             return False
@@ -393,10 +357,7 @@ class ProcessWorker:
             running = self._running.get(message.number)
             if running is None:
                 return
-            try:
-                result = self._reader.read(message, running.work.items)
-            except Exception as error:
-                raise _damaged(error) from error
+            result = _checked(self._reader.read, message, running.work.items)
             self._is_large = self._is_large or message.payload.size > LOOP_COPY_BYTES
             result.input_ns += running.write_ns
             self._complete(message.number, result)
@@ -407,25 +368,16 @@ class ProcessWorker:
             running.progress_ns = self._now_ns()
             running.unread += 1
             work = running.work
-            try:
-                sink: Any = work.items[message.index].responses
-                outputs = read_response(message)
-            except Exception as error:
-                raise _damaged(error) from error
+            outputs = _checked(read_response, message)
+            sink: Any = _checked(work.items.__getitem__, message.index).responses
             if sink is not None:
                 sink.feed(outputs, lambda: self.credit(work))
         elif kind == FIGURES:
-            try:
-                process.figures = read_figures(message)
-            except Exception as error:
-                raise _damaged(error) from error
+            process.figures = _checked(read_figures, message)
         elif self._calls is not None and kind in (CALL, CALL_CREDIT, CALL_CANCEL, CONTROL):
             self._progressed()
             if kind in (CALL, CONTROL):
-                try:
-                    self._calls.begin(process, message)
-                except Exception as error:
-                    raise _damaged(error) from error
+                _checked(self._calls.begin, process, message)
             elif kind == CALL_CREDIT:
                 self._calls.credit(process, message.number, message.index)
             else:
@@ -504,7 +456,7 @@ class ProcessWorker:
                 limit_s = self._settings.instance_timeout_s
                 log.error(
                     "model '%s' version %d made no progress for %g s: its worker process is ended",
-                    self._settings.model, self._settings.version, limit_s, extra=self._labels,
+                    self._settings.model, self._settings.version, limit_s, extra=self._settings.facts,
                 )  # fmt: skip
                 process.interrupt()
                 text = f"the model made no progress for {limit_s:g} s (instance_timeout): its worker process was ended"
@@ -518,115 +470,23 @@ class ProcessWorker:
             return
         self._detach(process)
         self.free_slots = 0
-        self.outage = "its worker process has ended and is being started again"
-        task = self._loop.create_task(self._bury(process, error))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-
-    async def _bury(self, process: WorkerProcess, error: ServingError | None) -> None:
-        try:
-            code = await in_daemon_thread("wait", lambda: process.exit_code(EXIT_TIMEOUT_S))
-        except RuntimeError as problem:  # the host gives no thread; the requests must get their error all the same
-            log.error("the exit code of a worker process cannot be read: %s", problem, extra=self._labels)
-            process.interrupt()
-            code = None
-        process.channel.close()
-        self.on_death()
-        how = exit_text(code) if error is None else error.message
-        self._log_death(process, how)
-        pause_ns = self._note_outage(how)
-        # No slot is free now, so the scheduler dispatches nothing here while it takes the results.
-        # Without a time to try again: the request may be what has ended the process, and clients repeat such ones by themselves.
-        failure = error or Unavailable(f"the worker process of model '{self._settings.model}' has ended: {how}")
-        failure.is_logged = True
-        self._fail_running(failure)
-        self.on_change()
-        if not self._is_closing:
-            self._restart = self._loop.create_task(self._start_again(pause_ns))
-
-    async def _start_again(self, pause_ns: int) -> None:
-        while True:
-            await self._pause(pause_ns)
-            control = StartControl()
-            starting: asyncio.Future[WorkerProcess] | None = None
-            try:
-                starting = in_daemon_thread("restart", lambda control=control: self._start(control))  # type: ignore[misc]
-                process = await asyncio.shield(starting)
-            except asyncio.CancelledError:
-                control.cancel()
-                assert starting is not None
-                await asyncio.wait([starting])
-                if starting.exception() is None:
-                    await in_daemon_thread("close", starting.result().close)
-                raise
-            except Exception as error:
-                self.on_death()
-                text = error.message if isinstance(error, ServingError) else as_failure(error).message
-                log.error("a worker process could not be started again: %s", text, extra=self._labels, exc_info=error.__cause__)
-                pause_ns = self._note_outage(text)
-                self.on_change()
-                continue
-            self.depth = process.pipeline_depth
-            self.free_slots = self.depth
-            back = f"instance '{self._settings.name}' is back in service: " if self.policy.is_ejected else ""
-            self._attach(process)
-            log.info("%sa worker process has been started again", back, extra={**self._labels, "pid": process.pid})
-            self.on_change()
-            return
-
-    async def _pause(self, pause_ns: int) -> None:
-        over = self._loop.create_future()
-        timer = self._timers.call_at(self._now_ns() + pause_ns, lambda: None if over.done() else over.set_result(None))
-        try:
-            await over
-        finally:
-            timer.cancel()
-
-    def _note_outage(self, how: str) -> int:
-        """A process has died, or could not be started. Returns the pause before the next start, nanoseconds."""
-        now_ns = self._now_ns()
-        was_ejected = self.policy.is_ejected
-        pause_ns = self.policy.died(now_ns)
-        settings = self._settings
-        if not self.policy.is_ejected:
-            self.outage = f"the worker process of instance '{settings.name}' has ended and is being started again: {how}"
-            return pause_ns
-        pause_s = pause_ns / 1e9
-        self.outage = (
-            f"instance '{settings.name}' is ejected after repeated deaths of its worker process, the last one: {how}; "
-            f"the next start is tried in {pause_s:g} s"
-        )
-        if not was_ejected:
-            log.error(
-                "instance '%s' of model '%s' version %d is ejected: deaths within a minute: %d; the next start is tried in %g s",
-                settings.name, settings.model, settings.version, self.policy.recent_deaths(now_ns), pause_s, extra=self._labels,
-            )  # fmt: skip
-        return pause_ns
-
-    def _log_death(self, process: WorkerProcess, how: str) -> None:
-        lines = process.last_lines
-        log.error(
-            "the worker process of model '%s' version %d has ended: %s%s",
-            self._settings.model,
-            self._settings.version,
-            how,
-            "; its last lines:" if lines else "",
-            extra={**self._labels, "pid": process.pid},
-            exc_info=LogLines(lines) if lines else None,
-        )
-
-    @property
-    def _labels(self) -> dict[str, object]:
-        return {"model": self._settings.model, "version": self._settings.version, "instance": self._settings.name}
+        self.supervision.ended(process, error)
 
 
-def _damaged(error: Exception) -> ChannelError:
-    """Whatever reading a message has raised: the process may have written anything into it."""
-    return ChannelError(f"{type(error).__name__} while it was read")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def _nothing() -> None:
-    return None
+def _checked(read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Calls `read`, which reads a message: a process with corrupted memory may have written anything into it.
+
+    Raises:
+        ChannelError: the message is damaged.
+    """
+    try:
+        return read(*args, **kwargs)
+    except Exception as error:
+        raise ChannelError(f"{type(error).__name__} while it was read") from error
 
 
 def _failed(work: Work, error: BaseException) -> BatchResult:

@@ -38,7 +38,8 @@ from stoker.server.core.model_config import Execution, ModelConfig
 from stoker.server.core.tasks import in_daemon_thread, raise_niceness
 from stoker.server.core.timers import Timers
 from stoker.server.execution.process_figures import ProcessFigures
-from stoker.server.execution.process_worker import CallHandler, ProcessSettings, ProcessWorker
+from stoker.server.execution.process_supervision import ProcessSettings
+from stoker.server.execution.process_worker import CallHandler, ProcessWorker
 from stoker.server.execution.worker import AutoWorker, InlineWorker, InstanceWorker, StreamWorker, ThreadWorker, may_run_on_loop
 from stoker.server.lifecycle.checksums import verify_checksums
 from stoker.server.lifecycle.labels import read_labels
@@ -387,7 +388,7 @@ class VersionLoader:
                 sequences.lose_sequences()
 
         for process in processes:
-            process.on_change, process.on_death = changed, died
+            process.supervision.on_change, process.supervision.on_death = changed, died
         if len(processes) == len(workers):
             servable.processes = processes
         return servable
