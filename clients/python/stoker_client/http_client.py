@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,21 @@ class _Body:
         return HttpReply(response.status_code, response.headers, body)
 
 
+class _TimeLimit:
+    """The time that a response may take as a whole."""
+
+    def __init__(self, timeout_s: float | None, what: str) -> None:
+        """`what` names the response in the error."""
+        self._timeout_s = timeout_s
+        self._ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._what = what
+
+    def check(self) -> None:
+        """Raises `DeadlineExceeded` after the time."""
+        if self._ends_at_s is not None and time.monotonic() > self._ends_at_s:
+            raise DeadlineExceeded(f"the {self._what} did not end within {self._timeout_s:g} s")
+
+
 class HttpTransport:
     """A pool of HTTP/1.1 connections. Thread-safe."""
 
@@ -122,29 +138,12 @@ class HttpTransport:
 
         `timeout_s` bounds each wait for the network, and is checked at every chunk of the body.
         """
-        ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
         body = _Body(self._max_bytes)
-        url = self._origin + request.path
-        try:
-            with self._pool.get().stream(
-                request.method,
-                url,
-                content=request.body,
-                headers=dict(request.headers),
-                timeout=timeout_s,
-                follow_redirects=False,
-                extensions=self._extensions,
-            ) as response:
-                for chunk in response.iter_bytes():
-                    body.add(chunk)
-                    if ends_at_s is not None and time.monotonic() > ends_at_s:
-                        raise DeadlineExceeded(f"the response did not end within {timeout_s:g} s")
-        except (httpx.TransportError, httpx.DecodingError, httpx.InvalidURL) as error:
-            raise (ClientClosed() if self._pool.is_closed else _error_of(error)) from error
-        except RuntimeError as error:  # the exception of httpx for a client that was closed meanwhile
-            if self._pool.is_closed:
-                raise ClientClosed from error
-            raise
+        limit = _TimeLimit(timeout_s, "response")
+        with self._response(request, timeout_s) as response:
+            for chunk in response.iter_bytes():
+                body.add(chunk)
+                limit.check()
         return body.reply(response)
 
     def events(self, request: HttpRequest, timeout_s: float | None) -> Iterator[bytes]:
@@ -152,33 +151,41 @@ class HttpTransport:
 
         `timeout_s` bounds the whole stream. Raises as `send`, and the error of a status other than 200.
         """
-        ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
-        url = self._origin + request.path
+        limit = _TimeLimit(timeout_s, "stream")
+        with self._response(request, timeout_s) as response:
+            rest = b""
+            for chunk in response.iter_bytes():
+                limit.check()
+                rest += chunk
+                if response.status_code == 200:
+                    *lines, rest = rest.split(b"\n")
+                    yield from (line.removeprefix(_EVENT).strip() for line in lines if line.startswith(_EVENT))
+                if len(rest) > self._max_bytes:
+                    raise TooLarge(f"an event is longer than the {self._max_bytes} bytes this client takes")
+            if response.status_code != 200:
+                # The error is the body, or the first event if the model failed.
+                raise error_from_response(response.status_code, response.headers, rest.removeprefix(_EVENT))
+
+    @contextmanager
+    def _response(self, request: HttpRequest, timeout_s: float | None) -> Iterator[httpx.Response]:
+        """Sends one request; the context has its response, whose body is read there. Errors of httpx become `StokerError`s."""
         try:
             with self._pool.get().stream(
                 request.method,
-                url,
+                self._origin + request.path,
                 content=request.body,
                 headers=dict(request.headers),
                 timeout=timeout_s,
                 follow_redirects=False,
                 extensions=self._extensions,
             ) as response:
-                rest = b""
-                for chunk in response.iter_bytes():
-                    if ends_at_s is not None and time.monotonic() > ends_at_s:
-                        raise DeadlineExceeded(f"the stream did not end within {timeout_s:g} s")
-                    rest += chunk
-                    if response.status_code == 200:
-                        *lines, rest = rest.split(b"\n")
-                        yield from (line.removeprefix(_EVENT).strip() for line in lines if line.startswith(_EVENT))
-                    if len(rest) > self._max_bytes:
-                        raise TooLarge(f"an event is longer than the {self._max_bytes} bytes this client takes")
-                if response.status_code != 200:
-                    # The error is the body, or the first event if the model failed.
-                    raise error_from_response(response.status_code, response.headers, rest.removeprefix(_EVENT))
+                yield response
         except (httpx.TransportError, httpx.DecodingError, httpx.InvalidURL) as error:
             raise (ClientClosed() if self._pool.is_closed else _error_of(error)) from error
+        except RuntimeError as error:  # the exception of httpx for a client that was closed meanwhile
+            if self._pool.is_closed:
+                raise ClientClosed from error
+            raise
 
     def close(self) -> None:
         """Closes every connection."""
