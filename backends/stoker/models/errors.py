@@ -8,6 +8,3 @@ class BadRequest(InvalidRequest):
 
     Any other exception is a failure of the model.
     """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -180,7 +181,7 @@ def returned(outcomes: "list[Outcome]", executions: "list[int]", items: "Sequenc
 
 def test_errors_name_no_folder_of_the_host():
     writer = ResultWriter()
-    writer.folders = {"/models/m/": "", "/models/m": "the model's folder"}
+    writer.folders = (Path("/models/m"),)
     failure = BackendFailed("cannot read /models/m/1/w.bin in /models/m")
     seen = ResultReader().read(message(writer.apart([failure], [])), [item(1, 0)])
     assert str(seen.outcomes[0]) == "cannot read 1/w.bin in the model's folder"

@@ -18,6 +18,7 @@ from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.response_parameters import OutputsWithParameters, check_response_parameters
 from stoker.backends.worker.arrays import BYTES, Array, BlockLayout, Blocks, read_blocks, to_json
 from stoker.backends.worker.channel import INLINE_BYTES, Message
+from stoker.backends.worker.last_lines import relative
 from stoker.backends.worker.segments import Octets
 from stoker.backends.worker.tracebacks import TRACEBACK_CHARACTERS, traceback_of
 
@@ -310,11 +311,11 @@ class ResultWriter:
     """Makes the messages of results, in the worker process.
 
     Attributes:
-        folders: Folders of this host that no error for a client may name, and what it says instead.
+        folders: The folders of the model on this host, which no error for a client may name.
     """
 
     def __init__(self) -> None:
-        self.folders: Mapping[str, str] = {}
+        self.folders: Sequence[Path] = ()
         self._plans: dict[Hashable, _Plan] = {}
 
     def whole(self, outputs: Mapping[str, Array]) -> Outgoing:
@@ -344,7 +345,6 @@ class ResultWriter:
         described: list[Any] = []
         shared: dict[int, int] = {}
         parameters: dict[str, Any] = {}
-        folders = [Path(folder) for folder in self.folders if not folder.endswith("/")]
         for position, outcome in enumerate(outcomes):
             if not isinstance(outcome, ServingError):
                 described.append({name: blocks.add([array]) for name, array in outcome.items()})
@@ -355,16 +355,11 @@ class ResultWriter:
                 described.append(shared[id(outcome)])
             else:
                 shared[id(outcome)] = position
-                described.append([self._without_folders(error_to_json(outcome, folders))])
+                described.append([error_to_json(outcome, self.folders)])
         meta: dict[str, Any] = {"o": described, "e": list(executions), "b": blocks.entries}
         if parameters:
             meta["p"] = parameters
         return Outgoing(to_json(meta), blocks.size_bytes, blocks.write, blocks.entries)
-
-    def _without_folders(self, error: dict[str, Any]) -> dict[str, Any]:
-        for folder, name in self.folders.items():
-            error["message"] = error["message"].replace(folder, name)
-        return error
 
 
 class ResultReader:
@@ -431,7 +426,7 @@ def error_to_json(error: BaseException, folders: Sequence[Path] = ()) -> dict[st
 
     Args:
         error: The error.
-        folders: The folders of the model's files.
+        folders: The folders of the model's files: the text and the traceback name files relative to them.
     """
     if not isinstance(error, ServingError):
         error = as_failure(error)
@@ -439,7 +434,7 @@ def error_to_json(error: BaseException, folders: Sequence[Path] = ()) -> dict[st
     return {
         # A class of a model, such as BadRequest, is sent as the one that it extends.
         "error": next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__),
-        "message": error.message,
+        "message": relative(error.message, folders),
         "retry_after_s": error.retry_after_s,
         "traceback": text,
         "is_of_model": error.is_of_model or is_of_model,

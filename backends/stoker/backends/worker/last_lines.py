@@ -47,7 +47,7 @@ def is_stokers(file: str) -> bool:
 
 
 def relative(text: str, folders: "Sequence[Path]") -> str:
-    """`text` with paths of files in `folders` relative to them."""
+    """`text` with paths of files in `folders` relative to them; a folder alone is "the model's folder"."""
     for folder in folders:
-        text = text.replace(f"{folder}/", "")
+        text = text.replace(f"{folder}/", "").replace(str(folder), "the model's folder")
     return text

@@ -16,8 +16,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from stoker.backends.api.backend import Backend, Instance, LoadRequest
-from stoker.backends.api.batch import BatchProcessor, BatchResult, as_failure, processor_for
+from stoker.backends.api.backend import Backend, Instance
+from stoker.backends.api.batch import BatchProcessor, BatchResult, processor_for
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import BackendFailed, ServingError
 from stoker.backends.worker.arrays import to_json
@@ -60,23 +60,6 @@ def load_backend(target: str) -> Backend:
     return backend
 
 
-def _folders(request: LoadRequest) -> dict[str, str]:
-    """The folders of the model on this host, and what a client sees instead; the longest first."""
-    shown: dict[str, str] = {}
-    for folder in (request.files.root, request.model_dir):
-        if folder is not None:
-            shown |= {f"{folder}/": "", str(folder): "the model's folder"}
-    return shown
-
-
-def _load_failure(error: BaseException, request: LoadRequest) -> ServingError:
-    """`error` for the repository index, without the folders of this host."""
-    failure = error if isinstance(error, ServingError) else as_failure(error)
-    for folder, name in _folders(request).items():
-        failure.message = failure.message.replace(folder, name)
-    return failure
-
-
 class WorkerMain:
     """The main thread of a worker process."""
 
@@ -102,9 +85,9 @@ class WorkerMain:
         try:
             instance = self._load(load)
         except BaseException as error:  # noqa: BLE001 - whatever a model's code raises is the load's failure
-            self._channel.send(FAILED, meta=to_json(error_to_json(_load_failure(error, load.request), load.request.folders)))
+            self._channel.send(FAILED, meta=to_json(error_to_json(error, load.request.folders)))
             return
-        self._writer.folders = _folders(load.request)
+        self._writer.folders = load.request.folders
         signature = load.request.signature
         self._is_decoupled = signature.is_decoupled
         depth = max(1, instance.pipeline_depth)
