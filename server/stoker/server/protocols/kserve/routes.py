@@ -10,13 +10,13 @@ from fastapi import APIRouter, Request, Response
 
 from stoker.backends.api.errors import InvalidRequest, ServingError
 from stoker.server.codecs.validation import check_model_name
+from stoker.server.config.message_json import message_to_json
 from stoker.server.core.request import Via
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.exchange import HttpCall, Receive, Scope, Send
 from stoker.server.protocols.kserve import schemas
 from stoker.server.protocols.kserve.generate import HttpGenerate
-from stoker.server.protocols.kserve.http_codec import message_to_json
 from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.service import KServeService
 from stoker.server.protocols.routing import (
