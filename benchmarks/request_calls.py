@@ -88,8 +88,9 @@ class ReadCount:
         return {"calls": self.calls, "files": len(self.files), "stack_depth": self.stack_depth, "packages": packages}
 
 
-#: Calls that depend on the time since the last response, so that a busy machine would have one more.
-_BY_DELAY: Final = frozenset({"BusyPoll._end_run"})
+#: Functions that are not counted, with all that they call: whether the read runs them depends on time or on how segments arrive.
+#: `_count` of ensembles runs in the loop's next turn if the read has used its share of time.
+_BY_TIME: Final = frozenset({"BusyPoll._end_run", "ControlFrames.window_update", "EnsembleScheduler._count"})
 
 
 class CallCounter:
@@ -104,6 +105,7 @@ class CallCounter:
         self._is_armed = False
         self._count: ReadCount | None = None
         self._read: FrameType | None = None
+        self._skipped: FrameType | None = None
         self._depth = 0
         self._done = threading.Event()
 
@@ -135,7 +137,10 @@ class CallCounter:
         assert count is not None
         if event == "call":
             self._depth += 1
-            if frame.f_code.co_qualname in _BY_DELAY:
+            if self._skipped is not None:
+                return
+            if frame.f_code.co_qualname in _BY_TIME:
+                self._skipped = frame
                 return
             count.calls += 1
             count.stack_depth = max(count.stack_depth, self._depth)
@@ -147,6 +152,8 @@ class CallCounter:
             count.trace.append(f"{'  ' * (self._depth - 1)}{frame.f_code.co_qualname}  {package}/{Path(path).name}")
         elif event == "return":
             self._depth -= 1
+            if frame is self._skipped:
+                self._skipped = None
             if frame is self._read:
                 self._read, self._is_armed = None, False
                 self._done.set()
