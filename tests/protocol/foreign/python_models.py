@@ -145,10 +145,14 @@ for value in (1, 2.5):
     assert b"metric 'nv_inference_count' has a name of the server's own metrics" in result.as_numpy("ERROR")[0]
 
 
+def metric_lines(start):
+    with urllib.request.urlopen(f"http://{http_address}/metrics") as page:
+        return [line for line in page.read().decode().splitlines() if line.startswith(start)]
+
+
 def samples():
     """The metrics of the model: their values by name and labels, and which worker has them."""
-    with urllib.request.urlopen(f"http://{http_address}/metrics") as page:
-        lines = [line for line in page.read().decode().splitlines() if line.startswith("sample_")]
+    lines = metric_lines("sample_")
     return {line.split("{")[0].split(" ")[0]: (line, float(line.rsplit(" ", 1)[1])) for line in lines}
 
 
@@ -159,6 +163,11 @@ shown = samples()
 assert shown["sample_requests"][1] == 2, shown
 assert 'kind="a"' in shown["sample_requests"][0]
 assert 'model="sample"' in shown["sample_requests"][0]
+buckets = [(line.split('le="')[1].split('"')[0], line.rsplit(" ", 1)[1]) for line in metric_lines("sample_sizes_bucket{")]
+assert buckets == [("0.5", "0"), ("1.0", "1"), ("2.0", "1"), ("+Inf", "2")], buckets
+assert (shown["sample_sizes_sum"][1], shown["sample_sizes_count"][1]) == (3.5, 2), shown
+assert 'kind="b"' in shown["sample_sizes_count"][0]
+assert metric_lines("# TYPE sample_sizes") == ["# TYPE sample_sizes histogram"]
 if 'worker="' in shown["sample_last"][0]:
     assert 'worker="metrics_0"' in shown["sample_requests"][0]
     client.unload_model("metrics")

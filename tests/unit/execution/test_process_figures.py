@@ -1,5 +1,6 @@
 """Metrics of models in worker processes beside those of the processes themselves."""
 
+import math
 from collections.abc import Sequence
 
 from stoker.backends.api.backend import Figure
@@ -23,6 +24,11 @@ def counter(value: float, kind: str = "counter", **labels: str) -> Figure:
     return Figure(name="requests", help="Requests.", kind="gauge" if kind == "gauge" else "counter", value=value, labels=labels)
 
 
+def histogram(**labels: str) -> Figure:
+    buckets = ((0.5, 1), (10.0, 1), (math.inf, 2))
+    return Figure(name="requests", help="Requests.", kind="histogram", value=20.25, labels=labels, buckets=buckets)
+
+
 def shown(*workers: Worker) -> list[str]:
     figures = ProcessFigures()
     for worker in workers:
@@ -35,6 +41,16 @@ def test_each_process_has_series_of_its_own_and_labels_of_the_model_come_first()
     assert shown(Worker("m_0", "1", [counter(1, version="own")]), Worker("m_1", "1", [counter(2)])) == [
         'requests{model="m",version="own",worker="m_0"} 1',
         'requests{model="m",version="1",worker="m_1"} 2',
+    ]
+
+
+def test_histogram_has_its_buckets_its_sum_and_its_count():
+    assert shown(Worker("m_0", "1", [histogram(kind="a")])) == [
+        'requests_bucket{kind="a",le="0.5",model="m",version="1",worker="m_0"} 1',
+        'requests_bucket{kind="a",le="10.0",model="m",version="1",worker="m_0"} 1',
+        'requests_bucket{kind="a",le="+Inf",model="m",version="1",worker="m_0"} 2',
+        'requests_sum{kind="a",model="m",version="1",worker="m_0"} 20.25',
+        'requests_count{kind="a",model="m",version="1",worker="m_0"} 2',
     ]
 
 

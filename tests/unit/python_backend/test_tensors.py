@@ -1,6 +1,9 @@
 import ctypes
 import gc
 import json
+import math
+import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from stoker.backends.api.tensor import DataType
 from stoker.backends.python.auto_complete import ModelConfig
 from stoker.backends.python.errors import TritonModelException
-from stoker.backends.python.metrics import MetricFamily, figures
+from stoker.backends.python.metrics import MetricFamily, MetricKind, figures
 from stoker.backends.python.tensors import (
     Tensor,
     deserialize_bytes_tensor,
@@ -132,6 +135,59 @@ def test_metrics_of_a_model_are_figures():
         MetricFamily("test_models_requests", "", MetricFamily.GAUGE)
     with pytest.raises(TritonModelException, match="is no name of a metric"):
         MetricFamily("a b", "", MetricFamily.GAUGE)
+
+
+def test_histogram_of_a_model_counts_its_observations_by_size():
+    family = MetricFamily(name="test_models_sizes", description="Sizes.", kind=MetricFamily.HISTOGRAM)
+    metric = family.Metric(labels={"a": "b"}, buckets=[0.1, 1, np.float64(2.5)])
+    for value in (0.1, 0.5, 2.5, 3, math.nan):
+        metric.observe(value)
+    assert family.Metric(labels={"a": "b"}, buckets=[0.1, 1, 2.5]) is metric
+    (found,) = (figure for figure in figures() if figure.name == "test_models_sizes")
+    assert (found.kind, dict(found.labels)) == ("histogram", {"a": "b"})
+    assert found.buckets == ((0.1, 1), (1.0, 2), (2.5, 3), (math.inf, 5))
+    assert math.isnan(found.value)
+
+
+def test_operation_of_another_kind_of_metric_has_tritons_error():
+    histogram = MetricFamily("test_models_refused", "", MetricFamily.HISTOGRAM).Metric(buckets=[1.0])
+    counter = MetricFamily("test_models_refusing", "", MetricFamily.COUNTER).Metric()
+    for call, text in (
+        (lambda: histogram.increment(1), "Failed to increment metric value: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Increment"),
+        (lambda: histogram.set(1), "Failed to set metric value: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Set"),
+        (histogram.value, "Failed to get metric value: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Value"),
+        (lambda: counter.observe(1), "Failed to observe metric value: TRITONSERVER_METRIC_KIND_COUNTER does not support Observe"),
+        (lambda: counter.set(1), "Failed to set metric value: TRITONSERVER_METRIC_KIND_COUNTER does not support Set"),
+    ):
+        with pytest.raises(TritonModelException, match=text):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("kind", "buckets", "text"),
+    [
+        (MetricFamily.HISTOGRAM, None, "Failed to create metric. Missing required buckets."),
+        (MetricFamily.GAUGE, [1.0], "Failed to create metric. Unexpected buckets found."),
+        (MetricFamily.HISTOGRAM, 1.0, "Failed to create metric. Buckets must be a list, not float."),
+        (MetricFamily.HISTOGRAM, [1.0, 1.0], "ascend strictly: 1.0 follows 1.0"),
+        (MetricFamily.HISTOGRAM, [math.inf], "'inf' is no bucket of a histogram: a finite number"),
+        (MetricFamily.HISTOGRAM, [10**400], "is no bucket of a histogram: a finite number"),
+        (MetricFamily.HISTOGRAM, ["1"], "'1' is no bucket of a histogram: a finite number"),
+        (MetricFamily.HISTOGRAM, list(range(129)), "at most 128 buckets, not 129"),
+    ],
+)
+def test_buckets_that_a_metric_cannot_have_are_rejected(kind: MetricKind, buckets: Any, text: str):
+    with pytest.raises(TritonModelException, match=re.escape(text)):
+        MetricFamily(f"test_models_buckets_{kind.name}", "", kind).Metric(buckets=buckets)
+
+
+def test_name_of_a_series_of_a_histogram_is_taken():
+    MetricFamily("test_models_taken", "", MetricFamily.HISTOGRAM)
+    with pytest.raises(TritonModelException, match="'test_models_taken_sum' has the name of a series of histogram 'test_models_taken'"):
+        MetricFamily("test_models_taken_sum", "", MetricFamily.COUNTER)
+    MetricFamily("test_models_free_count", "", MetricFamily.COUNTER)
+    with pytest.raises(TritonModelException, match="histogram 'test_models_free' has series 'test_models_free_count', which is a metric"):
+        MetricFamily("test_models_free", "", MetricFamily.HISTOGRAM)
 
 
 @pytest.mark.parametrize(

@@ -32,16 +32,19 @@ class Figure:
     Attributes:
         name: In Prometheus' form, such as `stoker_ipu_busy_seconds_total`: prefix `stoker_`, base units, counters end in `_total`.
         help: One sentence.
-        kind: `counter` never decreases, `gauge` may change in both directions.
-        value: The current value.
+        kind: `counter` never decreases, `gauge` may change in both directions, `histogram` counts observations by their size.
+        value: The current value; of a histogram, the sum of the observations.
         labels: Such as `{"device": "0"}`.
+        buckets: Of a histogram, for each upper bound in ascending order, how many observations were at most that; the last bound is
+            infinite. Otherwise empty.
     """
 
     name: str
     help: str
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "histogram"]
     value: float
     labels: Mapping[str, str] = field(default_factory=dict)
+    buckets: tuple[tuple[float, int], ...] = ()
 
 
 Parameters = Mapping[str, bool | int | float | str]

@@ -1,16 +1,28 @@
 """`MetricFamily` and `Metric` of `triton_python_backend_utils`: metrics that a model defines.
 
-`/metrics` shows counters and gauges (`PythonBackend.figures`); a worker process sends its own to the server. Histograms keep their values
-for the model only.
+`/metrics` shows them (`PythonBackend.figures`); a worker process sends its own to the server. Errors have Triton's texts.
 """
 
 import enum
+import math
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Literal
 
+import numpy as np
+
 from stoker.backends.api.backend import Figure
-from stoker.backends.api.model_metrics import MAX_FAMILIES, MAX_SERIES, check_family, check_labels
+from stoker.backends.api.model_metrics import (
+    HISTOGRAM_SUFFIXES,
+    MAX_FAMILIES,
+    MAX_SERIES,
+    check_bounds,
+    check_family,
+    check_labels,
+    series_count,
+)
 from stoker.backends.python.errors import TritonModelException
 
 
@@ -25,10 +37,14 @@ class MetricKind(enum.Enum):
 class Metric:
     """One metric of a family. Safe to use from several threads."""
 
-    def __init__(self, kind: MetricKind, labels: Mapping[str, str]) -> None:
+    def __init__(self, kind: MetricKind, labels: Mapping[str, str], bounds: Sequence[float] | None = None) -> None:
+        """`bounds` are the upper bounds of a histogram's buckets, ascending and finite; None for the other kinds."""
         self._kind = kind
         self._lock = threading.Lock()
         self._value = 0.0
+        self._bounds = () if bounds is None else (*bounds, math.inf)
+        self._counts = [0] * len(self._bounds)
+        self.series_count = series_count(bounds)
         self.labels = dict(labels)
 
     def increment(self, value: float) -> None:
@@ -37,8 +53,13 @@ class Metric:
         Raises:
             TritonModelException: the value is negative, or the metric is a histogram.
         """
-        if self._kind is MetricKind.HISTOGRAM or (self._kind is MetricKind.COUNTER and value < 0):
-            raise TritonModelException(f"a {self._kind.name.lower()} cannot be incremented by {value}")
+        if self._kind is MetricKind.HISTOGRAM:
+            raise self._unsupported("increment", "Increment")
+        if self._kind is MetricKind.COUNTER and value < 0:
+            raise TritonModelException(
+                "Failed to increment metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative "
+                f"values, not by {value}."
+            )
         with self._lock:
             self._value += float(value)
 
@@ -49,20 +70,24 @@ class Metric:
             TritonModelException: the metric is no gauge.
         """
         if self._kind is not MetricKind.GAUGE:
-            raise TritonModelException(f"a {self._kind.name.lower()} cannot be set")
+            raise self._unsupported("set", "Set")
         with self._lock:
             self._value = float(value)
 
     def observe(self, value: float) -> None:
-        """Adds an observation to a histogram, of which only the sum is kept.
+        """Adds an observation to a histogram.
 
         Raises:
             TritonModelException: the metric is no histogram.
         """
         if self._kind is not MetricKind.HISTOGRAM:
-            raise TritonModelException(f"a {self._kind.name.lower()} takes no observations")
+            raise self._unsupported("observe", "Observe")
+        number = float(value)
+        # NaN is at most no bound, so it belongs to the last bucket.
+        bucket = len(self._bounds) - 1 if math.isnan(number) else bisect_left(self._bounds, number)
         with self._lock:
-            self._value += float(value)
+            self._counts[bucket] += 1
+            self._value += number
 
     def value(self) -> float:
         """The value of a counter or a gauge.
@@ -71,8 +96,20 @@ class Metric:
             TritonModelException: the metric is a histogram.
         """
         if self._kind is MetricKind.HISTOGRAM:
-            raise TritonModelException("a histogram has no single value")
+            raise self._unsupported("get", "Value")
         return self._value
+
+    def figure(self, name: str, description: str) -> Figure:
+        """The metric for `/metrics`, with the name and the description of its family."""
+        with self._lock:
+            value, counts = self._value, list(self._counts)
+        buckets = tuple(zip(self._bounds, accumulate(counts), strict=True))
+        return Figure(name=name, help=description, kind=_SHOWN[self._kind], value=value, labels=self.labels, buckets=buckets)
+
+    def _unsupported(self, verb: str, operation: str) -> TritonModelException:
+        return TritonModelException(
+            f"Failed to {verb} metric value: TRITONSERVER_METRIC_KIND_{self._kind.name} does not support {operation}"
+        )
 
 
 class MetricFamily:
@@ -86,11 +123,17 @@ class MetricFamily:
         """Makes a family, or joins the one of that name in this process.
 
         Raises:
-            TritonModelException: the name is not Prometheus' or one of the server's own, the family is of another kind, or there are too
-                many families.
+            TritonModelException: the name is not Prometheus' or one of the server's own, the family is of another kind, a histogram has
+                series of that name, or there are too many families.
         """
         _check(check_family, name, description)
         with _families_lock:
+            for suffix in HISTOGRAM_SUFFIXES:
+                if kind is MetricKind.HISTOGRAM and name + suffix in _families:
+                    raise TritonModelException(f"histogram '{name}' has series '{name}{suffix}', which is a metric already")
+                base = _families.get(name.removesuffix(suffix))
+                if name.endswith(suffix) and base is not None and base.kind is MetricKind.HISTOGRAM:
+                    raise TritonModelException(f"metric '{name}' has the name of a series of histogram '{name.removesuffix(suffix)}'")
             if name not in _families and len(_families) >= MAX_FAMILIES:
                 raise TritonModelException(f"the models of this process have {MAX_FAMILIES} families of metrics, which is the limit")
             known = _families.setdefault(name, _Family(kind, description))
@@ -101,18 +144,45 @@ class MetricFamily:
     def Metric(self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None) -> Metric:  # noqa: N802 - Triton's name
         """The metric with these labels; the same labels give the same metric.
 
+        Args:
+            labels: The labels; values are shown as text.
+            buckets: The upper bounds of a histogram's buckets, which ascend; the bucket without a bound is added. None for the other kinds.
+
         Raises:
-            TritonModelException: a label is not allowed, or there are too many metrics.
+            TritonModelException: a label or a bucket is not allowed, a histogram has no buckets or another kind has some, or there are too
+                many metrics.
         """
+        if labels is not None and not isinstance(labels, Mapping):
+            raise TritonModelException(f"Failed to create metric. Labels must be a dictionary, not {type(labels).__name__}.")
         wanted = {str(key): str(value) for key, value in (labels or {}).items()}
         _check(check_labels, wanted)
+        bounds = self._bounds(buckets)
         identity = tuple(sorted(wanted.items()))
         with _families_lock:
             if identity not in self._family.metrics:
-                if sum(len(family.metrics) for family in _families.values()) >= MAX_SERIES:
-                    raise TritonModelException(f"the models of this process have {MAX_SERIES} metrics, which is the limit")
-                self._family.metrics[identity] = Metric(self._family.kind, wanted)
+                metric = Metric(self._family.kind, wanted, bounds)
+                if (
+                    metric.series_count + sum(each.series_count for family in _families.values() for each in family.metrics.values())
+                    > MAX_SERIES
+                ):
+                    raise TritonModelException(
+                        f"the models of this process have more than {MAX_SERIES} series of metrics, which is the limit"
+                    )
+                self._family.metrics[identity] = metric
             return self._family.metrics[identity]
+
+    def _bounds(self, buckets: Sequence[float] | None) -> list[float] | None:
+        if buckets is None:
+            if self._family.kind is MetricKind.HISTOGRAM:
+                raise TritonModelException("Failed to create metric. Missing required buckets.")
+            return None
+        if not isinstance(buckets, (list, tuple)):
+            raise TritonModelException(f"Failed to create metric. Buckets must be a list, not {type(buckets).__name__}.")
+        if self._family.kind is not MetricKind.HISTOGRAM:
+            raise TritonModelException("Failed to create metric. Unexpected buckets found.")
+        bounds = [bound.item() if isinstance(bound, np.generic) else bound for bound in buckets]
+        _check(check_bounds, bounds)
+        return [float(bound) for bound in bounds]
 
 
 def _check(check: Callable[..., None], *values: object) -> None:
@@ -131,13 +201,16 @@ class _Family:
 
 _families: dict[str, _Family] = {}
 _families_lock = threading.Lock()
-_SHOWN: Mapping[MetricKind, Literal["counter", "gauge"]] = {MetricKind.COUNTER: "counter", MetricKind.GAUGE: "gauge"}
+_SHOWN: Mapping[MetricKind, Literal["counter", "gauge", "histogram"]] = {
+    MetricKind.COUNTER: "counter",
+    MetricKind.GAUGE: "gauge",
+    MetricKind.HISTOGRAM: "histogram",
+}
 
 
 def figures() -> Iterator[Figure]:
-    """The counters and gauges of the models of this process."""
+    """The metrics of the models of this process."""
     with _families_lock:
         shown: list[Any] = [(name, family, metric) for name, family in _families.items() for metric in family.metrics.values()]
     for name, family, metric in shown:
-        if family.kind in _SHOWN:
-            yield Figure(name=name, help=family.description, kind=_SHOWN[family.kind], value=metric.value(), labels=metric.labels)
+        yield metric.figure(name, family.description)

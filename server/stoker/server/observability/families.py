@@ -5,6 +5,7 @@ TensorFlow Serving's families are counted by model, not by version. Labels witho
 `batching/batching_session.cc`.
 """
 
+import math
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
@@ -420,7 +421,7 @@ def _histogram_family(name: str, text: str, rows: Sequence[tuple[VersionSeries, 
     return family
 
 
-def _bound_text(bound: int | None, divisor: int) -> str:
+def _bound_text(bound: float | None, divisor: int) -> str:
     """A bucket's `le` as a float (`1.0`), as Prometheus 3 normalises it: another spelling would be another series."""
     return "+Inf" if bound is None else repr(bound / divisor)
 
@@ -447,5 +448,16 @@ class BackendFamilies:
                 family = families.setdefault(figure.name, Metric(figure.name, figure.help, figure.kind))
                 if family.type != figure.kind:
                     continue  # two models define the metric with different kinds: the first one is shown
-                family.add_sample(figure.name, dict(figure.labels), figure.value)
+                if figure.kind == "histogram":
+                    _add_histogram(family, figure)
+                else:
+                    family.add_sample(figure.name, dict(figure.labels), figure.value)
         yield from families.values()
+
+
+def _add_histogram(family: Metric, figure: Figure) -> None:
+    for bound, count in figure.buckets:
+        text = _bound_text(None if math.isinf(bound) else bound, 1)
+        family.add_sample(f"{figure.name}_bucket", {**figure.labels, "le": text}, count)
+    family.add_sample(f"{figure.name}_sum", dict(figure.labels), figure.value)
+    family.add_sample(f"{figure.name}_count", dict(figure.labels), figure.buckets[-1][1])
