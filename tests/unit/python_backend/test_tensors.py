@@ -138,20 +138,20 @@ def test_metrics_of_a_model_are_figures():
 
 
 def test_histogram_of_a_model_counts_its_observations_by_size():
-    family = MetricFamily(name="test_models_sizes", description="Sizes.", kind=MetricFamily.HISTOGRAM)
+    family = MetricFamily(name="test_kinds_sizes", description="Sizes.", kind=MetricFamily.HISTOGRAM)
     metric = family.Metric(labels={"a": "b"}, buckets=[0.1, 1, np.float64(2.5)])
     for value in (0.1, 0.5, 2.5, 3, math.nan):
         metric.observe(value)
     assert family.Metric(labels={"a": "b"}, buckets=[0.1, 1, 2.5]) is metric
-    (found,) = (figure for figure in figures() if figure.name == "test_models_sizes")
+    (found,) = (figure for figure in figures() if figure.name == "test_kinds_sizes")
     assert (found.kind, dict(found.labels)) == ("histogram", {"a": "b"})
     assert found.buckets == ((0.1, 1), (1.0, 2), (2.5, 3), (math.inf, 5))
     assert math.isnan(found.value)
 
 
 def test_operation_of_another_kind_of_metric_has_tritons_error():
-    histogram = MetricFamily("test_models_refused", "", MetricFamily.HISTOGRAM).Metric(buckets=[1.0])
-    counter = MetricFamily("test_models_refusing", "", MetricFamily.COUNTER).Metric()
+    histogram = MetricFamily("test_kinds_refused", "", MetricFamily.HISTOGRAM).Metric(buckets=[1.0])
+    counter = MetricFamily("test_kinds_refusing", "", MetricFamily.COUNTER).Metric()
     for call, text in (
         (lambda: histogram.increment(1), "Failed to increment metric value: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Increment"),
         (lambda: histogram.set(1), "Failed to set metric value: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Set"),
@@ -178,16 +178,16 @@ def test_operation_of_another_kind_of_metric_has_tritons_error():
 )
 def test_buckets_that_a_metric_cannot_have_are_rejected(kind: MetricKind, buckets: Any, text: str):
     with pytest.raises(TritonModelException, match=re.escape(text)):
-        MetricFamily(f"test_models_buckets_{kind.name}", "", kind).Metric(buckets=buckets)
+        MetricFamily(f"test_kinds_buckets_{kind.name}", "", kind).Metric(buckets=buckets)
 
 
 def test_name_of_a_series_of_a_histogram_is_taken():
-    MetricFamily("test_models_taken", "", MetricFamily.HISTOGRAM)
-    with pytest.raises(TritonModelException, match="'test_models_taken_sum' has the name of a series of histogram 'test_models_taken'"):
-        MetricFamily("test_models_taken_sum", "", MetricFamily.COUNTER)
-    MetricFamily("test_models_free_count", "", MetricFamily.COUNTER)
-    with pytest.raises(TritonModelException, match="histogram 'test_models_free' has series 'test_models_free_count', which is a metric"):
-        MetricFamily("test_models_free", "", MetricFamily.HISTOGRAM)
+    MetricFamily("test_kinds_taken", "", MetricFamily.HISTOGRAM)
+    with pytest.raises(TritonModelException, match="'test_kinds_taken_sum' has the name of a series of histogram 'test_kinds_taken'"):
+        MetricFamily("test_kinds_taken_sum", "", MetricFamily.COUNTER)
+    MetricFamily("test_kinds_free_count", "", MetricFamily.COUNTER)
+    with pytest.raises(TritonModelException, match="histogram 'test_kinds_free' has series 'test_kinds_free_count', which is a metric"):
+        MetricFamily("test_kinds_free", "", MetricFamily.HISTOGRAM)
 
 
 @pytest.mark.parametrize(
