@@ -47,6 +47,7 @@ class Item:
     timeout_us: int = 0
     deadline_ns: int | None = None
     sequence: Mark | None = None
+    trace_context: str = ""
     is_cancelled: bool = False
 
 

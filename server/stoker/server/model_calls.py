@@ -26,6 +26,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest
 from stoker.server.core.sequence import SequenceMark
 from stoker.server.core.tasks import ShieldedTasks
+from stoker.server.core.trace import read_context
 from stoker.server.engine.interface import Engine
 from stoker.server.execution.call_cycles import cycle_of
 from stoker.server.lifecycle.servable import Servable
@@ -81,6 +82,7 @@ class ModelRequests:
             size_bytes=sum(array.nbytes for array in arrays.values()),
             priority=call.priority,
             timeout_us=call.timeout_us,
+            caller=read_context(call.trace_context),
             sequence=SequenceMark(call.sequence_id, call.sequence_start, call.sequence_end) if call.sequence_id else None,
             servable=servable,
         )

@@ -6,7 +6,7 @@ import pytest
 
 from stoker.backends.api.model import ModelSignature
 from stoker.server.core.request import InferRequest
-from stoker.server.core.trace import CallerTrace, TraceRecord, read_caller
+from stoker.server.core.trace import CallerTrace, RequestTrace, TraceRecord, read_caller, read_context
 from stoker.server.observability.span_export import Collector, SpanExport
 from stoker.server.observability.tracer import TraceLevel, Tracer, TraceSettings
 from stoker.server.protocols.kserve.extensions import HeaderForward, HeaderReader, RequestMetadata
@@ -51,6 +51,58 @@ def test_w3c_trace_context_is_parsed(parent: str, state: str | None, caller: Cal
 )
 def test_invalid_trace_context_is_ignored(parent: str | None) -> None:
     assert read_caller(parent, "a=1") is None
+
+
+@pytest.mark.parametrize(
+    ("context", "caller"),
+    [
+        (f'{{"traceparent": "{PARENT}"}}', CALLER),
+        (f'{{"traceparent": "{PARENT}", "tracestate": "a=1"}}', CALLER._replace(state="a=1")),
+        (f'{{"traceparent": "{PARENT}", "tracestate": 1}}', CALLER),
+        ("", None),
+        ("{", None),
+        ("[]", None),
+        ('{"traceparent": 1}', None),
+        ('{"tracestate": "a=1"}', None),
+        (f'{{"traceparent": "{PARENT}", "tracestate": "{"x" * 2000}"}}', None),
+    ],
+)
+def test_context_of_a_model_is_parsed(context: str, caller: CallerTrace | None) -> None:
+    assert read_context(context) == caller
+
+
+def begun(record: TraceRecord, *, has_timestamps: bool = True, has_spans: bool = True) -> RequestTrace:
+    return RequestTrace(
+        record,
+        lambda _: None,
+        0,
+        has_timestamps=has_timestamps,
+        has_tensors=False,
+        next_number=lambda: 2,
+        now_ns=lambda: 0,
+        has_spans=has_spans,
+    )
+
+
+def test_context_of_a_request_continues_the_trace_of_its_client() -> None:
+    trace = begun(TraceRecord(1, "m", 1, "", None, CALLER._replace(state="a=1")))
+    found = read_context(trace.context)
+    assert found == CALLER._replace(span_id=trace.record.compute_id, state="a=1")
+    assert found.span_id != CALLER.span_id
+    assert trace.context == trace.context
+
+
+def test_steps_of_an_ensemble_have_contexts_of_one_trace() -> None:
+    ensemble = begun(TraceRecord(1, "e", 1, "", None))
+    found = [read_context(each.context) for each in (ensemble, ensemble.child("m", 1), ensemble.child("m", 1))]
+    assert {each.trace_id for each in found if each is not None} == {ensemble.record.trace_id}
+    assert len({each.span_id for each in found if each is not None}) == 3
+
+
+def test_trace_that_becomes_no_spans_has_no_context() -> None:
+    assert begun(TraceRecord(1, "m", 1, "", None, CALLER), has_spans=False).context == ""
+    assert begun(TraceRecord(1, "m", 1, "", None, CALLER), has_timestamps=False).context == ""
+    assert request(CALLER).trace_context == ""
 
 
 def request(caller: CallerTrace | None) -> InferRequest:

@@ -66,6 +66,25 @@ def test_steps_of_an_ensemble_are_children_of_its_span():
     assert (spans["m"].start_time - OFFSET_NS, spans["m"].end_time - OFFSET_NS) == (12, 30)
 
 
+def test_spans_have_the_ids_that_the_model_got():
+    record, step = TraceRecord(1, "e", 1, "r", None), TraceRecord(2, "m", 7, "r", None)
+    record.trace_id, step.compute_id = 5, 6
+    record.timestamps.extend({"REQUEST_START": 10, "REQUEST_END": 31}.items())
+    step.timestamps.extend({"REQUEST_START": 12, "COMPUTE_START": 20, "COMPUTE_END": 28, "REQUEST_END": 30}.items())
+    record.steps.append(step)
+    spans = {span.name: span for span in exported(record)}
+    assert {span.context.trace_id for span in spans.values()} == {5}
+    assert [name for name, span in spans.items() if span.context.span_id == 6] == ["compute"]
+    assert len({span.context.span_id for span in spans.values()}) == 4
+
+
+def test_model_that_failed_has_the_id_of_its_context():
+    record = TraceRecord(1, "m", 1, "r", None)
+    record.trace_id, record.compute_id = 5, 6
+    record.timestamps.extend({"REQUEST_START": 10, "REQUEST_END": 31}.items())
+    assert [span.name for span in exported(record) if span.context.span_id == 6] == ["m"]
+
+
 def test_unfinished_request_has_only_the_spans_that_it_started():
     record = TraceRecord(1, "m", 7, "", None)
     assert exported(record) == []

@@ -163,3 +163,29 @@ def test_model_without_a_way_to_others_cannot_call_them(tmp_path: Path):
 
 def test_request_that_names_no_model_is_rejected(tmp_path: Path):
     assert "must name the model" in str(respond(tmp_path, FakeCalls(MODELS), "return result(checked(ask('', request).exec()))"))
+
+
+def traced(folder: Path, calls: FakeCalls, context: str) -> str:
+    """The error with which a model responds: the context of its request, after a call with the request's trace."""
+    lines = (
+        "checked(ask('double', request, trace=request.trace()).exec())",
+        "raise pb_utils.TritonModelException(repr(request.trace().get_context()))",
+    )
+    instance = load(folder, model(*lines), SERVED, calls=calls)
+    outcome = run_one(instance, SERVED, inputs=X, trace_context=context)
+    instance.close()
+    return text_of(outcome)
+
+
+def test_call_has_the_trace_of_the_request(tmp_path: Path):
+    calls = FakeCalls(MODELS)
+    context = '{"traceparent": "00-1-2-01"}'
+    assert repr(context) in traced(tmp_path / "traced", calls, context)
+    assert "None" in traced(tmp_path / "untraced", calls, "")
+    assert [call.trace_context for call in calls.calls] == [context, ""]
+
+
+def test_trace_of_another_type_is_rejected(tmp_path: Path):
+    found = respond(tmp_path, FakeCalls(MODELS), "return result(ask('double', request, trace='00-1-2-01'))")
+    assert isinstance(found, str)
+    assert "trace takes an InferenceTrace, such as request.trace(), not str" in found

@@ -148,10 +148,21 @@ def test_facts_of_a_request_arrive():
         model_name, model_version, request_id = "m", 7, "r\u00e9q"
         priority, timeout_us, deadline_ns = 2, 3_000, 1 << 62
         sequence = SequenceFacts("s", True, False)
+        trace_context = '{"traceparent": "00-1-2-01"}'
         is_cancelled = True
 
     (seen,) = received([Request()], with_facts=True).items()
-    for name in ("parameters", "model_name", "model_version", "request_id", "priority", "timeout_us", "deadline_ns", "is_cancelled"):
+    for name in (
+        "parameters",
+        "model_name",
+        "model_version",
+        "request_id",
+        "priority",
+        "timeout_us",
+        "deadline_ns",
+        "trace_context",
+        "is_cancelled",
+    ):
         assert getattr(seen, name) == getattr(Request, name), name
     assert seen.sequence is not None
     assert (seen.sequence.id, seen.sequence.is_start, seen.sequence.is_end) == ("s", True, False)
@@ -160,6 +171,7 @@ def test_facts_of_a_request_arrive():
 def test_request_without_facts_arrives_with_the_defaults():
     (seen,) = received([item(1, 1)], with_facts=True).items()
     assert (seen.model_version, seen.request_id, seen.deadline_ns, seen.sequence, seen.is_cancelled) == (None, "", None, None, False)
+    assert seen.trace_context == ""
 
 
 def test_parameters_arrive_at_models_that_read_no_other_fact():

@@ -68,6 +68,7 @@ class BatchItem:
     timeout_us: int = 0
     deadline_ns: int | None = None
     sequence: None = None
+    trace_context: str = ""
     is_cancelled: bool = False
 
 

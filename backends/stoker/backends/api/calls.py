@@ -28,6 +28,7 @@ class ModelCall:
         sequence_end: Whether the request ends its sequence.
         priority: 0: the other model's default; 1: the highest.
         timeout_us: The queue timeout, microseconds; 0: none.
+        trace_context: The OpenTelemetry context of the request that causes this one, see `RequestShare`; empty: none.
         parameters: Further parameters of the request.
     """
 
@@ -41,6 +42,7 @@ class ModelCall:
     sequence_end: bool = False
     priority: int = 0
     timeout_us: int = 0
+    trace_context: str = ""
     parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
 

@@ -56,5 +56,9 @@ class RequestShare(Share, Protocol):
         """The request's place in its sequence; None: it has none."""
 
     @property
+    def trace_context(self) -> str:
+        """The OpenTelemetry context of the request, a JSON object of the headers `traceparent` and `tracestate`; empty: it has none."""
+
+    @property
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled the request or is gone. It may become true while the request runs, in any thread."""

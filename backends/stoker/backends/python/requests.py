@@ -42,7 +42,7 @@ class InferenceTrace:
         self._context = context
 
     def get_context(self) -> str | None:
-        """The context of the client's trace as JSON; None: there is none."""
+        """The OpenTelemetry context as a JSON object with `traceparent`; None: the request is not traced as OpenTelemetry spans."""
         return self._context or None
 
 
@@ -79,7 +79,7 @@ class InferenceRequest:
             flags: `TRITONSERVER_REQUEST_FLAG_SEQUENCE_START` and `..._END`, added.
             timeout: The queue timeout, microseconds; 0: none.
             preferred_memory: Where the response's tensors are wanted; without effect.
-            trace: The trace of the request that causes this one; without effect.
+            trace: The trace of the request that causes this one: the spans of this request are children of its span `compute`.
             parameters: Further parameters: bool, int, float or str by name.
             priority: 0: the other model's default; 1: the highest.
 
@@ -88,6 +88,8 @@ class InferenceRequest:
         """
         if not isinstance(correlation_id, (int, str)):
             raise TritonModelException(f"correlation_id takes an int or a str, not {type(correlation_id).__name__}")
+        if trace is not None and not isinstance(trace, InferenceTrace):
+            raise TritonModelException(f"trace takes an InferenceTrace, such as request.trace(), not {type(trace).__name__}")
         self._inputs = list(inputs)
         for tensor in self._inputs:
             if not isinstance(tensor, Tensor):
@@ -220,6 +222,7 @@ class InferenceRequest:
                 sequence_end=bool(self._flags & FLAG_SEQUENCE_END),
                 priority=self._priority,
                 timeout_us=self._timeout,
+                trace_context=self._trace.get_context() or "",
                 parameters=self._parameters,
             )
         )

@@ -25,7 +25,7 @@ from stoker.backends.api.streaming import DECOUPLED_ONLY
 from stoker.backends.python.errors import failure_of
 from stoker.backends.python.event_loop import EventLoopThread
 from stoker.backends.python.importing import ModelImport, load_failure
-from stoker.backends.python.requests import FLAG_SEQUENCE_END, FLAG_SEQUENCE_START, InferenceRequest
+from stoker.backends.python.requests import FLAG_SEQUENCE_END, FLAG_SEQUENCE_START, InferenceRequest, InferenceTrace
 from stoker.backends.python.responses import InferenceResponse, RequestEnd
 from stoker.backends.python.signature_check import SignatureCheck
 from stoker.backends.python.tensors import Tensor, held
@@ -111,6 +111,7 @@ class TritonProcessor(BatchProcessor):
             model_version=-1 if share.model_version is None else share.model_version,
             flags=flags,
             timeout=share.timeout_us,
+            trace=InferenceTrace(share.trace_context),
             parameters=share.parameters,
             priority=share.priority,
         )

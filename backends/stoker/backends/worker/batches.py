@@ -47,7 +47,7 @@ class WorkerItem:
 
     __slots__ = (
         "deadline_ns", "inputs", "is_cancelled", "model_name", "model_version", "output_names", "parameters", "priority", "request_id",
-        "responses", "rows", "sequence", "timeout_us",
+        "responses", "rows", "sequence", "timeout_us", "trace_context",
     )  # fmt: skip
 
     def __init__(self, inputs: Mapping[str, Array], rows: int, output_names: tuple[str, ...]) -> None:
@@ -63,6 +63,7 @@ class WorkerItem:
         self.timeout_us = 0
         self.deadline_ns: int | None = None
         self.sequence: SequenceFacts | None = None
+        self.trace_context = ""
         self.is_cancelled = False
 
 
@@ -194,6 +195,8 @@ def _facts(item: Any) -> dict[str, Any]:
         facts["d"] = item.deadline_ns
     if item.sequence is not None:
         facts["s"] = [item.sequence.id, item.sequence.is_start, item.sequence.is_end]
+    if item.trace_context:
+        facts["o"] = item.trace_context
     if item.is_cancelled:
         facts["c"] = True
     return facts
@@ -258,6 +261,7 @@ class ReceivedBatch:
             item.priority, item.timeout_us = facts.get("y", 0), facts.get("t", 0)
             item.deadline_ns = facts.get("d")
             item.sequence = SequenceFacts(*facts["s"]) if "s" in facts else None
+            item.trace_context = facts.get("o", "")
             item.is_cancelled = facts.get("c", False)
 
 

@@ -17,6 +17,7 @@ from stoker.backends.worker.protocol import CALL, CALL_CANCEL, CALL_CREDIT, CALL
 #: Every attribute of a call but its tensors.
 _FACTS = (
     "model_name", "model_version", "request_id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout_us",
+    "trace_context",
 )  # fmt: skip
 
 

@@ -167,6 +167,11 @@ class InferRequest:
         self.servable = servable
         self.is_cancelled = False
 
+    @property
+    def trace_context(self) -> str:
+        """The context for spans that the model makes, see `RequestTrace.context`; empty: there is none."""
+        return "" if self.trace is None else self.trace.context
+
     def __copy__(self) -> "InferRequest":
         """Written out: a compiled class cannot be copied without."""
         return InferRequest(

@@ -1,5 +1,7 @@
 """The record of one traced request, and the caller's W3C Trace Context. Times in nanoseconds, monotonic."""
 
+import json
+import random
 import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
@@ -49,6 +51,25 @@ def read_caller(parent: str | None, state: str | None = None) -> CallerTrace | N
     return CallerTrace(int(trace_id, 16), int(span_id, 16), bool(int(flags, 16) & _SAMPLED), kept)
 
 
+def read_context(context: str) -> CallerTrace | None:
+    """Parses a context in the form of `RequestTrace.context`; returns None if it is empty or malformed."""
+    if not context or len(context) > _LONGEST + 2 * _STATE_CHARACTERS:
+        return None
+    try:
+        found = json.loads(context)
+    except ValueError:
+        return None
+    if not isinstance(found, dict):
+        return None
+    parent, state = found.get("traceparent"), found.get("tracestate")
+    return read_caller(parent, state if isinstance(state, str) else None) if isinstance(parent, str) else None
+
+
+def _random_id(bits: int) -> int:
+    """A random id above 0."""
+    return random.getrandbits(bits) or 1
+
+
 #: Recorded elements of one trace's tensors, and bytes of one string: a trace must stay small beside its request.
 KEPT_ELEMENTS: Final = 16_384
 KEPT_STRING_BYTES: Final = 256
@@ -81,13 +102,20 @@ class TraceRecord:
         number: Serial number of the trace, from 1.
         model_name, model_version, request_id: Of the traced request.
         caller: The client's trace context; None: the client sent none.
+        trace_id: The id of the trace that this record begins as spans, above 0; 0: the span export chooses it.
+        compute_id: The id of the span `compute`, above 0, if a model has it already; 0: the span export chooses it.
         file_index: The index of the trace's file; None: the file without an index.
         timestamps: Times in nanoseconds, by Triton's names of the points.
         tensors: The recorded tensors.
         steps: The traces of the steps of an ensemble.
     """
 
-    __slots__ = ("caller", "file_index", "model_name", "model_version", "number", "request_id", "steps", "tensors", "timestamps")
+    # fmt: off
+    __slots__ = (
+        "caller", "compute_id", "file_index", "model_name", "model_version", "number", "request_id", "steps", "tensors", "timestamps",
+        "trace_id",
+    )
+    # fmt: on
 
     def __init__(
         self, number: int, model_name: str, model_version: int, request_id: str, file_index: int | None, caller: CallerTrace | None = None
@@ -98,6 +126,8 @@ class TraceRecord:
         self.request_id = request_id
         self.file_index = file_index
         self.caller = caller
+        self.trace_id = 0
+        self.compute_id = 0
         self.timestamps: list[tuple[str, int]] = []
         self.tensors: list[TracedTensor] = []
         self.steps: list[TraceRecord] = []
@@ -116,7 +146,8 @@ class RequestTrace:
 
     # fmt: off
     __slots__ = (
-        "_elements_left", "_ensemble", "_hand_on", "_next_number", "_now_ns", "begun_ns", "has_tensors", "has_timestamps", "record",
+        "_elements_left", "_ensemble", "_hand_on", "_has_spans", "_next_number", "_now_ns", "begun_ns", "has_tensors", "has_timestamps",
+        "record",
     )
     # fmt: on
 
@@ -131,8 +162,21 @@ class RequestTrace:
         next_number: Callable[[], int] | None = None,
         now_ns: Callable[[], int] | None = None,
         ensemble: "RequestTrace | None" = None,
+        has_spans: bool = False,
     ) -> None:
-        """`next_number` and `now_ns` give the number and the start of a step's trace; `ensemble` is the trace that a step belongs to."""
+        """Begins a trace.
+
+        Args:
+            record: The contents.
+            hand_on: Takes the contents at the end.
+            begun_ns: When the engine received the request, nanoseconds.
+            has_timestamps: Whether time stamps are recorded.
+            has_tensors: Whether tensors are recorded.
+            next_number: Gives the number of a step's trace.
+            now_ns: Gives the start of a step's trace.
+            ensemble: The trace that a step belongs to.
+            has_spans: Whether the trace becomes OpenTelemetry spans.
+        """
         self.record = record
         self._next_number = next_number
         self._now_ns = now_ns
@@ -142,6 +186,9 @@ class RequestTrace:
         self.has_timestamps = has_timestamps
         self.has_tensors = has_tensors
         self._hand_on = hand_on
+        self._has_spans = has_spans and has_timestamps
+        if self._has_spans and ensemble is None and record.caller is None:
+            record.trace_id = _random_id(128)
         self._elements_left = KEPT_ELEMENTS
         self.mark("REQUEST_START", begun_ns)
 
@@ -159,7 +206,28 @@ class RequestTrace:
             next_number=self._next_number,
             now_ns=self._now_ns,
             ensemble=self,
+            has_spans=self._has_spans,
         )
+
+    @property
+    def context(self) -> str:
+        """The span `compute` as the parent of further spans: a JSON object of the headers `traceparent` and `tracestate`.
+
+        It is empty if the trace does not become spans.
+        """
+        if not self._has_spans:
+            return ""
+        record, root = self.record, self
+        while root._ensemble is not None:
+            root = root._ensemble
+        if not record.compute_id:
+            record.compute_id = _random_id(64)
+        caller = root.record.caller
+        trace_id = root.record.trace_id if caller is None else caller.trace_id
+        headers = {"traceparent": f"00-{trace_id:032x}-{record.compute_id:016x}-{_SAMPLED:02x}"}
+        if caller is not None and caller.state:
+            headers["tracestate"] = caller.state
+        return json.dumps(headers)
 
     def end(self, outputs: Mapping[str, _Array] | None, specs: tuple[TensorSpec, ...]) -> None:
         """Records the end of the request now, with the outputs of its response, if it has one. REQUIRES: as `child`."""

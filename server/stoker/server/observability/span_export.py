@@ -7,6 +7,8 @@ dependency of the server: `missing_packages` lists the packages that are not ins
 
 import importlib.util
 import logging
+import random
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -66,7 +68,9 @@ class SpanExport:
         if exporter is None:
             exporter = import_module(NEEDED["opentelemetry-exporter-otlp-proto-http"]).OTLPSpanExporter(endpoint=collector.url)
         # Requests are sampled before this point: every span is sent, independent of the environment's sampling settings.
+        self._ids = _Ids()
         self._provider = sdk.TracerProvider(
+            id_generator=self._ids,
             resource=resources.Resource.create(dict(collector.resource)),
             sampler=import_module("opentelemetry.sdk.trace.sampling").ALWAYS_ON,
             shutdown_on_exit=False,
@@ -116,6 +120,8 @@ class SpanExport:
         if ensemble is not None:
             core += outer
         context = ensemble if record.caller is None else self._context_of(record.caller)
+        # The spans that the model made itself are children of `compute`, or of the model's span if the model did not compute to the end.
+        has_compute = "COMPUTE_START" in at and "COMPUTE_END" in at
         ends: list[tuple[Any, int]] = []
         for name, events, span in (
             *((("InferRequest", outer, (stamps[0][1], stamps[-1][1])),) if ensemble is None else ()),
@@ -125,6 +131,8 @@ class SpanExport:
             begin, end = span
             if begin is None or end is None:
                 continue
+            self._ids.trace_id = record.trace_id if ensemble is None and record.caller is None else 0
+            self._ids.span_id = record.compute_id if events is (compute if has_compute else core) else 0
             made = self._tracer.start_span(name, context=context, attributes=attributes, start_time=begin + self._offset_ns)
             self._note(made, events)
             context = self._in_context(made)
@@ -146,6 +154,29 @@ class SpanExport:
     def _note(self, span: Any, events: Sequence[tuple[str, int]]) -> None:
         for name, ns in events:
             span.add_event(name, timestamp=ns + self._offset_ns)
+
+
+class _Ids(threading.local):
+    """The SDK's `IdGenerator`, with the ids of the next span if they are fixed.
+
+    Attributes:
+        trace_id, span_id: The ids of the next span that the thread makes; 0: random ones.
+    """
+
+    trace_id = 0
+    span_id = 0
+
+    def generate_span_id(self) -> int:
+        """The id of a span, 64 bits."""
+        return self.span_id or random.getrandbits(64) or 1
+
+    def generate_trace_id(self) -> int:
+        """The id of a trace, 128 bits."""
+        return self.trace_id or random.getrandbits(128) or 1
+
+    def is_trace_id_random(self) -> bool:
+        """Whether the ids of traces are random."""
+        return True
 
 
 def _is_there(module: str) -> bool:

@@ -282,6 +282,7 @@ class Tracer:
             has_tensors=TraceLevel.TENSORS in levels,
             next_number=self._next_number,
             now_ns=now_ns,
+            has_spans=self.takes_callers,
         )
         trace.show("TENSOR_QUEUE_INPUT", request.inputs, request.signature.inputs)
 
