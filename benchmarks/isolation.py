@@ -45,8 +45,10 @@ _CLIENTS: Final = 2
 #: Longest time until the faulty model serves again, seconds.
 _PATIENCE_S: Final = 30.0
 _HANG_S: Final = 1.0
-#: Bars: the median latency of the neighbour with and without the fault; the restart; more CPU and latency of a batch in a process.
+#: Bars: the median latency of the neighbour with and without the fault; the error after a crash, or beyond the timeout of a hang; the
+#: restart; more CPU and latency of a batch in a process.
 _MOST_RATIO: Final = 1.2
+_MOST_ERROR_S: Final = 0.2
 _MOST_RESTART_S: Final = 2.0
 _MOST_CPU_US: Final = 100.0
 _MOST_LATENCY_US: Final = 300.0
@@ -58,6 +60,7 @@ FAULTS: Final = {
     "loop": ("loop", f'parameters {{ key: "instance_timeout" value {{ string_value: "{_HANG_S:g}" }} }}'),
     "gil": ("gil", f'parameters {{ key: "instance_timeout" value {{ string_value: "{_HANG_S:g}" }} }}'),
 }
+_HANGS: Final = frozenset({"loop", "gil"})
 _MODEL: Final = """
 import os
 import signal
@@ -88,6 +91,7 @@ class FaultResult:
         fault: Its name.
         sent, failed: Requests of the neighbour in the windows with the fault.
         p50_ms: The neighbour's median latency by kind of window, one for each round.
+        error_s: From the fault's request to its error, one for each round; for a hang, the instance's timeout is part of it.
         restart_s: From the error of the fault to the next response, one for each round.
         outcomes: Requests of the faulty model by outcome.
     """
@@ -96,6 +100,7 @@ class FaultResult:
     sent: int = 0
     failed: int = 0
     p50_ms: dict[str, list[float]] = field(default_factory=lambda: {"quiet": [], "fault": [], "foreign": []})
+    error_s: list[float] = field(default_factory=list)
     restart_s: list[float] = field(default_factory=list)
     outcomes: "dict[str, int]" = field(default_factory=dict)
 
@@ -187,6 +192,7 @@ def inject(client: GrpcClient, name: str, command: str, end: float, found: Fault
     begun = time.monotonic()
     send(command)
     failed = time.monotonic()
+    found.error_s.append(failed - begun)
     is_served = False
     while time.monotonic() < end or (not is_served and time.monotonic() < failed + _PATIENCE_S):
         if send("value") == "success" and not is_served:
@@ -227,7 +233,7 @@ def measure_faults(
                 result.sent += sent + failed
                 result.failed += failed
                 begun = time.monotonic()
-                with foreign_load(busy_s if command in ("loop", "gil") else 0.3):
+                with foreign_load(busy_s if command in _HANGS else 0.3):
                     time.sleep(window_s)
                 result.p50_ms["foreign"].append(neighbour.window(begun, begun + window_s)[0])
                 again = f"again after {result.restart_s[-1]:.2f} s"
@@ -283,13 +289,15 @@ def fault_table(results: Sequence[FaultResult]) -> Table:
         "p50 ms",
         "with / without",
         "with / foreign load",
+        "error after s",
         "again after s",
         "the model's outcomes",
     ):
         table.add_column(heading)
     for each in results:
         ratio, foreign = each.ratio("fault", "quiet"), each.ratio("fault", "foreign")
-        restart_s = statistics.median(each.restart_s)
+        restart_s, error_s = statistics.median(each.restart_s), max(each.error_s)
+        late_s = error_s - (_HANG_S if each.fault in _HANGS else 0)
         table.add_row(
             each.fault,
             f"{each.sent:,}",
@@ -297,6 +305,7 @@ def fault_table(results: Sequence[FaultResult]) -> Table:
             f"{statistics.median(each.p50_ms['fault']):.3f}",
             _judged(f"{ratio:.2f}", ratio <= _MOST_RATIO),
             f"{foreign:.2f}",
+            _judged(f"{error_s:.3f}", late_s <= _MOST_ERROR_S),
             _judged(f"{restart_s:.2f} (most {max(each.restart_s):.2f})", max(each.restart_s) <= _MOST_RESTART_S),
             ", ".join(f"{name} {count}" for name, count in sorted(each.outcomes.items())),
         )
