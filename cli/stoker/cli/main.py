@@ -41,7 +41,7 @@ The compiler is an optional part of Stoker and is not installed here (the packag
   pip install 'stoker[compile]'      installs it
   stoker compile --help              then lists all options
 """
-_COMPILE_PACKAGES = frozenset({"onnx", "onnx_ir", "onnxscript", "ml_dtypes", "yaml"})
+_COMPILE_PACKAGES = frozenset({"onnx", "onnx_ir", "onnxscript", "ml_dtypes"})
 
 app = typer.Typer(
     name="stoker",

@@ -39,6 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         from stoker.server.core.build_kind import BUILD
 
         print(f"stoker {version('stoker')} ({BUILD})")  # noqa: T201 - what was asked for
+    elif isinstance(command, str):
+        sys.stdout.write(command)
+    elif isinstance(command, Page):
+        from stoker.server.flags.completion import completion_script
+
+        sys.stdout.write(completion_script(command.name.partition("_")[0].lower()))
     else:
         sys.exit(_run(command))
     sys.exit(0)

@@ -7,13 +7,13 @@ import pytest
 from stoker.server.caching.settings import CacheSettings, RedisSettings
 from stoker.server.core.flag import FlagError
 from stoker.server.flags.caching import cache_settings
-from stoker.server.flags.command import Page, read_command
+from stoker.server.flags.command import read_command
 from stoker.server.server_config import ServerConfig
 
 
 def read(*words: str) -> ServerConfig:
     config = read_command(["--model-repository=models", *words], {})
-    assert not isinstance(config, Page)
+    assert isinstance(config, ServerConfig)
     return config
 
 

@@ -3,14 +3,14 @@
 import pytest
 
 from stoker.server.core.flag import FlagError
-from stoker.server.flags.command import Page, read_command
+from stoker.server.flags.command import read_command
 from stoker.server.scheduling.rate_limiter import RateLimitSettings
 from stoker.server.server_config import ServerConfig
 
 
 def read(*words: str) -> ServerConfig:
     config = read_command(["--model-repository=models", *words], {})
-    assert not isinstance(config, Page)
+    assert isinstance(config, ServerConfig)
     return config
 
 

@@ -27,6 +27,7 @@ UNNEEDED = (
     "stoker_client",
     "typer",
     "uvicorn",
+    "yaml",
     "stoker.backends.gcu.backend",
     "stoker.backends.ipu.backend",
     "stoker.backends.openvino.backend",

@@ -111,6 +111,10 @@ def _bounds(low: float, high: float | None) -> str:
     return f"from {low:g} up" if high is None else f"from {low} to {high}"
 
 
+def _never(_text: str) -> bool:
+    return False
+
+
 #: The metavar of a boolean flag, which also identifies boolean flags: one without a value stands for `=true`.
 BOOLEAN_METAVAR: Final = "BOOL"
 
@@ -129,6 +133,7 @@ class Flag:
         shown: Converts the field's default to the default that the help shows; None: the same.
         hidden: Whether the help omits it.
         show_default: Whether the help shows its default.
+        holds_secret: Whether a text that sets the flag holds a secret, which is never printed.
     """
 
     name: str
@@ -140,6 +145,7 @@ class Flag:
     shown: Callable[[Any], Any] | None = None
     hidden: bool = False
     show_default: bool = True
+    holds_secret: Callable[[str], bool] = _never
 
     @property
     def variables(self) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ class CacheFlags:
             metavar="CACHE,NAME=V",
             panel=Panel.SERVING,
             text="Response cache: local,size=BYTES or redis,host=H,port=P; may be repeated.",
+            holds_secret=lambda text: "password=" in text,
         ),
     ] = None
     response_cache_byte_size: Annotated[

@@ -1,4 +1,4 @@
-"""Converts a command line and the environment to a `ServerConfig`.
+"""Converts a command line, the environment and the file of `--config` to a `ServerConfig`.
 
 It accepts `_` for `-`, booleans without a value or with one in the next word, and the flag names of Triton and Adlik.
 
@@ -11,15 +11,17 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_args, get_origin
+from typing import Any, Final, NamedTuple
 
 from stoker.backends.api.nearest import nearest
 from stoker.server.config.model_formats import is_model_file
-from stoker.server.core.flag import FALSE, TRUE, BadValue, FlagError
+from stoker.server.core.flag import FALSE, TRUE, BadValue, FlagError, one_of_values
+from stoker.server.flags.completion import SHELLS
+from stoker.server.flags.config_file import CONFIG, Given, printed, read_file
 from stoker.server.flags.network import check_http_front, check_sockets, check_tls
-from stoker.server.flags.protocols import check_protocols, key_notices, key_of_environment
+from stoker.server.flags.protocols import API_KEY_VARIABLE, check_protocols, key_notices, key_of_environment
 from stoker.server.flags.serving import check_models, check_ports, has_plain_public_port
-from stoker.server.flags.table import Declared, boolean_names, built, flags, primary_names, settings_of
+from stoker.server.flags.table import Declared, boolean_names, built, flags, holds, primary_names, settings_of
 from stoker.server.flags.tensorflow import check_tensorflow
 from stoker.server.server_config import ServerConfig
 
@@ -76,7 +78,11 @@ PIECES: Final = {
     "trace-count": Piece("trace-config", "count="),
 }
 #: Flags that take no value.
-BARE = frozenset({"help", "version"})
+BARE = frozenset({"help", "version", "print-config"})
+#: The flag that prints the configuration instead of starting a server.
+PRINT_CONFIG = "print-config"
+#: The flag that prints the completion script of the shell that is its value.
+SHOW_COMPLETION = "show-completion"
 #: The flag for words that belong to no flag, as returned by `spell`.
 STRAY = "unexpected-argument"
 #: The flag for words that are the path of a file or folder, as returned by `spell`.
@@ -131,10 +137,18 @@ class Page(Enum):
 
     HELP = auto()
     VERSION = auto()
+    BASH_COMPLETION = auto()
+    ZSH_COMPLETION = auto()
+    FISH_COMPLETION = auto()
+
+
+#: The pages of flags without a value.
+PAGES: Final = {"help": Page.HELP, "version": Page.VERSION}
 
 
 def read_flags(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any] | Page:
-    """The values of the given flags by name, from `words`, else from `environment`; or the page that `words` request.
+    """The values of the given flags by name, from `words`, else from `environment`, else from the file of `--config`; or the page that
+    `words` request.
 
     Args:
         words: As `spell` returns them.
@@ -143,24 +157,49 @@ def read_flags(words: Sequence[str], environment: Mapping[str, str]) -> dict[str
     Raises:
         FlagError: an unknown flag, a stray word, or a value that is missing or cannot be read.
     """
-    given = _by_flag(words)
-    for name, texts in given.items():  # in the order given
-        if name in BARE:
-            return Page[name.upper()]
+    given = _given(_by_flag(words), environment)
+    return given if isinstance(given, Page) else _values(given)
+
+
+def _given(found: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> dict[str, Given] | Page:
+    """The texts of the given flags by name, in the order of `flags`; or the page that the command line requests.
+
+    Args:
+        found: As `_by_flag` returns it.
+        environment: Variables by name.
+
+    Raises:
+        FlagError: a stray word, or an error in the file of `--config`.
+    """
+    for name, texts in found.items():  # in the order given
+        if name in PAGES:
+            return PAGES[name]
+        if name == SHOW_COMPLETION:
+            return _completion(texts[-1])
         if name == STRAY:
             reject_stray(texts)
-    values: dict[str, Any] = {}
+    given = {name: Given(texts, f"--{name}=", "command line") for name, texts in found.items() if name in flags()}
     for name, each in flags().items():
-        if name in given:
-            values[name] = _value(f"--{name}", each, given[name])
-        elif (variable := next((one for one in each.flag.variables if environment.get(one)), None)) is not None:
-            values[name] = _value(variable, each, _pieces(each.kind, environment[variable]))
-    return values
+        variable = next((one for one in each.flag.variables if environment.get(one)), None)
+        if name not in given and variable is not None:
+            given[name] = Given(_pieces(each.kind, environment[variable]), f"{variable}=", variable)
+    of_file = read_file(Path(given[CONFIG].texts[-1])) if CONFIG in given else {}
+    return {name: (given if name in given else of_file)[name] for name in flags() if name in given or name in of_file}
+
+
+def _completion(shell: str) -> Page:
+    if shell not in SHELLS:
+        raise FlagError(f"--{SHOW_COMPLETION}={shell}: expected {one_of_values(SHELLS)}")
+    return Page[f"{shell.upper()}_COMPLETION"]
+
+
+def _values(given: Mapping[str, Given]) -> dict[str, Any]:
+    return {name: _value(flags()[name], each) for name, each in given.items()}
 
 
 def _by_flag(words: Sequence[str]) -> dict[str, list[str]]:
     """The texts given for each flag, by the flag's name."""
-    names = {*flags(), STRAY, *BARE}
+    names = {*flags(), STRAY, SHOW_COMPLETION, *BARE}
     found: dict[str, list[str]] = {}
     rest = iter(words)
     for word in rest:
@@ -184,49 +223,47 @@ def _by_flag(words: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _value(source: str, declared: Declared, texts: Sequence[str]) -> Any:
-    """The value of `texts`, from a flag or variable called `source`; the last text counts, unless the flag takes a list."""
-    read: Callable[[str], Any] = declared.flag.parser or (Path if _holds(declared.kind, Path) else str)
+def _value(declared: Declared, given: Given) -> Any:
+    """The value of `given`; the last text counts, unless the flag takes a list."""
+    read: Callable[[str], Any] = declared.flag.parser or (Path if holds(declared.kind, Path) else str)
     try:
-        if _holds(declared.kind, list):
-            return [read(text) for text in texts]
-        return read(texts[-1])
+        if holds(declared.kind, list):
+            return [read(text) for text in given.texts]
+        return read(given.texts[-1])
     except BadValue as error:
-        raise FlagError(f"{source}={error.text}: expected {error.expected}") from None
+        raise FlagError(f"{given.source}{error.text}: expected {error.expected}") from None
 
 
 def _pieces(kind: Any, text: str) -> list[str]:
     """The values in a variable that holds a list: one path on each line (a path may contain any other separator), or texts separated by
     blanks.
     """
-    if not _holds(kind, list):
+    if not holds(kind, list):
         return [text]
-    pieces = text.splitlines() if _holds(kind, Path) else text.split()
+    pieces = text.splitlines() if holds(kind, Path) else text.split()
     return [piece.strip() for piece in pieces if piece.strip()]
-
-
-def _holds(kind: Any, sought: type) -> bool:
-    """Whether an annotation is the type `sought`, an optional one, or a list of it."""
-    return kind is sought or get_origin(kind) is sought or any(_holds(part, sought) for part in get_args(kind) if part is not None)
 
 
 _CHECKS: Final = (check_models, check_ports, check_sockets, check_tls, check_http_front, check_tensorflow, check_protocols)
 
 
-def read_command(arguments: Sequence[str], environment: Mapping[str, str]) -> ServerConfig | Page:
-    """The result of `arguments` and `environment`: a configuration of a server, or a page.
+def read_command(arguments: Sequence[str], environment: Mapping[str, str]) -> ServerConfig | Page | str:
+    """The result of `arguments` and `environment`: a configuration of a server, a page, or the text that `--print-config` prints.
 
     Raises:
         FlagError: the server cannot start with them.
     """
-    given = read_flags(spell(arguments), environment)
+    found = _by_flag(spell(arguments))
+    given = _given(found, environment)
     if isinstance(given, Page):
         return given
-    settings = settings_of(given)
+    settings = settings_of(_values(given))
     if settings["api_key"] is None:
         settings["api_key"] = key_of_environment(environment)
     settings["notices"] += unknown_variables(environment, (name for each in flags().values() for name in each.flag.variables))
     config: ServerConfig = built(ServerConfig, settings)
     for check in _CHECKS:
         check(config)
+    if PRINT_CONFIG in found:
+        return printed(given, has_key_variable=API_KEY_VARIABLE in environment)
     return dataclasses.replace(config, notices=config.notices + key_notices(config.api_key, is_exposed=has_plain_public_port(config)))

@@ -9,11 +9,19 @@ import typer.rich_utils
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
-from stoker.server.core.flag import Flag
+from stoker.server.core.flag import Flag, one_of_values
+from stoker.server.flags.completion import SHELLS
 from stoker.server.flags.table import Declared, flags
 
 #: Least width of the help texts, in characters; the columns of names are broken rather than the texts.
 _TEXT_WIDTH = 16
+
+
+#: Flags that print something and start no server: placeholder and help text.
+_PAGES = {
+    "print_config": ("", "Print the effective configuration as a file for --config, with the origin of each value."),
+    "show_completion": ("SHELL", f"Print a script that completes flags in {one_of_values(SHELLS)}."),
+}
 
 
 class FoldingTable(Table):
@@ -50,18 +58,21 @@ def _described() -> Any:
     def serve(**_given: Any) -> None:
         """Serves a model repository over gRPC and REST.
 
-        Flags may be spelled with - or _, as --name=value or --name value, and set by environment as STOKER_NAME.
+        Flags may be spelled with - or _, as --name=value or --name value, and set by environment as STOKER_NAME, or in
+        the YAML file of --config.
         """
 
     names = {name: name.replace("-", "_") for name in flags()}
     kinds = {names[name]: _typed(each.flag) for name, each in flags().items()}
     values = {names[name]: _shown(each) for name, each in flags().items()}
     # Defined here, so that they are listed with the flags and not where typer would put its own.
+    for name, (metavar, text) in _PAGES.items():
+        kinds[name] = Annotated[Any, typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, parser=str, help=text)]
     kinds["asked_version"] = Annotated[bool, typer.Option("--version", metavar="", help="Print the version.")]
     kinds["asked_help"] = Annotated[
         bool, typer.Option("--help", metavar="", help="Print this page and exit.", is_eager=True, callback=_print_page)
     ]
-    values |= {"asked_version": False, "asked_help": False}
+    values |= {**dict.fromkeys(_PAGES), "asked_version": False, "asked_help": False}
     # typer reads a command's parameters from its signature: these are the flags.
     serve.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=values[name], annotation=kind) for name, kind in kinds.items()]

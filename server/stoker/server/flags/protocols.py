@@ -251,6 +251,8 @@ class KServeFlags:
             metavar="NAME=V",
             panel=Panel.KSERVE,
             text="Tracing, in pieces: triton,file=F; opentelemetry,url=U; level=L; rate=N; count=N.",
+            # A user and password in the address of the collector.
+            holds_secret=lambda text: "url=" in text and "@" in text,
         ),
     ] = None
     http_restricted_api: Annotated[
@@ -260,6 +262,7 @@ class KServeFlags:
             metavar="APIS:K=V",
             panel=Panel.KSERVE,
             text="Serve these categories over HTTP only with header K: V.",
+            holds_secret=lambda _text: True,
         ),
     ] = None
     grpc_restricted_protocol: Annotated[
@@ -269,6 +272,7 @@ class KServeFlags:
             metavar="APIS:K=V",
             panel=Panel.KSERVE,
             text="The same over gRPC; K is preceded by triton-grpc-protocol-.",
+            holds_secret=lambda _text: True,
         ),
     ] = None
 

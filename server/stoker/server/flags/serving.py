@@ -237,6 +237,10 @@ class TuningMode(StrEnum):
 class ServingFlags:
     """The panel "Serving"."""
 
+    config: Annotated[
+        Path | None,
+        path("config", panel=Panel.SERVING, text="YAML file that sets flags: 'grpc-port: 8500'. Flags and variables override it."),
+    ] = None
     tuning: Annotated[
         TuningMode,
         one_of(

@@ -7,7 +7,7 @@ are in groups: a group is a dataclass with one field for each flag, and its `set
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol, get_type_hints
+from typing import Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
 from stoker.server.core.flag import BOOLEAN_METAVAR, Flag
 from stoker.server.flags.caching import CacheFlags
@@ -59,6 +59,11 @@ class Declared(NamedTuple):
     default: Any
     path: str
     group: type[Any] | None
+
+
+def holds(kind: Any, sought: type) -> bool:
+    """Whether an annotation is the type `sought`, an optional one, or a list of it."""
+    return kind is sought or get_origin(kind) is sought or any(holds(part, sought) for part in get_args(kind) if part is not None)
 
 
 @functools.cache
