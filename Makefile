@@ -12,9 +12,10 @@ NATIVE_STAMP = .venv-native/.stoker-setup
 CLIENTS_PB7_STAMP = .venv-clients-pb7/.stoker-setup
 PROTOS_STAMP = .venv-protos/.stoker-setup
 KSERVE_STAMP = .venv-kserve/.stoker-setup
+DOCS_STAMP = .venv-docs/.stoker-setup
 NODE_STAMP = .node-client/.stoker-setup
 
-.PHONY: help setup serve native native-unit native-test test unit check format clients-env protos samples bench perf-analyzer node-client kserve-client clean
+.PHONY: help setup serve native native-unit native-test test unit check format clients-env docs-env docs docs-version protos samples bench perf-analyzer node-client kserve-client clean
 
 help:  ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -72,6 +73,23 @@ $(CLIENTS_PB7_STAMP): constraints-clients.txt
 	.venv-clients-pb7/bin/pip install --quiet --no-deps -c constraints-clients.txt tritonclient python-rapidjson
 	touch $@
 
+docs-env: $(DOCS_STAMP)  ## Make .venv-docs: the generator of the documentation site (100 MB)
+
+$(DOCS_STAMP): constraints-docs.txt
+	test -x .venv-docs/bin/pip || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet -c constraints-docs.txt mkdocs-material 'mkdocstrings[python]' mike mypy_extensions
+	touch $@
+
+docs: $(DOCS_STAMP)  ## Build the documentation site in .site/html; a broken link is an error
+	$(PYTHON) scripts/docs_tree .site/pages
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+	@echo 'the site is in .site/html: open .site/html/index.html'
+
+docs-version: docs  ## Commit the site as VERSION=X.Y, and as the latest one, to the local branch gh-pages
+	@test -n '$(VERSION)' || { echo 'make docs-version needs VERSION, such as VERSION=0.2' >&2; exit 2; }
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mike deploy --update-aliases '$(VERSION)' latest
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mike set-default latest
+
 $(PROTOS_STAMP):
 	test -x .venv-protos/bin/pip || $(PYTHON) -m venv .venv-protos
 	.venv-protos/bin/pip install --quiet grpcio-tools==1.80.0
@@ -120,4 +138,4 @@ $(KSERVE_STAMP): constraints-clients.txt
 	touch $@
 
 clean:  ## Remove the environments and caches
-	rm -rf .venv .venv-native .venv-clients .venv-clients-pb7 .venv-protos .venv-kserve .perf_analyzer .node-client build dist dist-native clients/python/build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-native .venv-clients .venv-clients-pb7 .venv-protos .venv-kserve .venv-docs .perf_analyzer .node-client .site build dist dist-native clients/python/build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
