@@ -4,7 +4,7 @@ import dataclasses
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +21,7 @@ from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import InvalidRequest, ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelSignature
+from stoker.backends.api.output_memory import Layout
 from stoker.backends.api.tensor import DataType
 from stoker.backends.openvino.backend import OpenVinoBackend
 from stoker.backends.openvino.parameters import ModelParameters
@@ -133,6 +134,40 @@ def test_large_tensors_are_computed_with_and_without_padding(load: Load) -> None
     for found, expected in kept:
         assert found.shape == expected.shape
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+class Memory:
+    """An `OutputMemory` that has memory for every second batch, which later batches overwrite."""
+
+    def __init__(self) -> None:
+        self.block = np.zeros(32 << 20, np.uint8)
+        self.batches = 0
+
+    def arrays(self, layouts: Sequence[Layout]) -> Sequence[np.ndarray] | None:
+        self.batches += 1
+        (shape, dtype), *others = layouts
+        assert others == []
+        return [np.ndarray(shape, dtype, self.block)] if self.batches % 2 else None
+
+
+def test_large_outputs_are_written_into_the_memory_for_them(load: Load) -> None:
+    proto = convolution()
+    instance = load(proto, CONVOLVED, batch_buckets="2,4")
+    expected = load(proto, CONVOLVED, batch_buckets="2,4")
+    memory = Memory()
+    instance.place_outputs(memory)
+    kept = []
+    for seed, rows in enumerate((2, 2, 3, 4, 1)):
+        x = np.random.default_rng(seed).standard_normal((rows, 3, 96, 96)).astype(np.float32)
+        found, wanted = (outputs_of(each.execute({"x": x}, ["y"]))["y"] for each in (instance, expected))
+        np.testing.assert_array_equal(found, wanted)
+        is_placed = memory.batches % 2 == 1
+        assert np.shares_memory(found, memory.block) == is_placed
+        if not is_placed:
+            kept.append((found, wanted))
+    for found, wanted in kept:
+        np.testing.assert_array_equal(found, wanted)
+    assert memory.batches == 5
 
 
 HAS_BFLOAT16 = "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")

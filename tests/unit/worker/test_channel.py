@@ -1,6 +1,7 @@
 """Channels: messages inline and in segments, back-pressure, closing, and datagrams that are no messages."""
 
 import array
+import contextlib
 import itertools
 import json
 import os
@@ -354,3 +355,42 @@ def test_views_that_a_receiver_keeps_are_bounded(ends):
     kept = [ends.pass_on(b"x" * 10_000) for _ in range(SLOTS)]
     assert len(kept) == SLOTS
     assert ends.worker.unreported == SLOTS - MOST_HELD
+
+
+def test_reserved_segment_carries_the_message_that_fits_it(ends):
+    segment = ends.worker.reserve(10_000)
+    segment.memory[:10_000] = b"r" * 10_000
+    ends.worker.send(6, size_bytes=10_000, write=lambda memory: None, reserved=segment)
+    assert segment.is_used
+    assert ends.server.receive().payload.tobytes() == b"r" * 10_000
+    assert ends.worker.allocated_bytes == LEAST_BYTES
+
+
+@pytest.mark.parametrize("size_bytes", [0, 100, LEAST_BYTES + 1])
+@pytest.mark.parametrize("meta", [b"", b"{}" + b" " * INLINE_BYTES, b" " * (META_BYTES + 1)], ids=["none", "inside", "too large"])
+def test_reserved_segment_is_free_after_any_other_message(ends, size_bytes, meta):
+    if 0 < size_bytes < LEAST_BYTES and 0 < len(meta) <= META_BYTES:
+        size_bytes = LEAST_BYTES - INLINE_BYTES  # of these, only both together are too large
+    segment = ends.worker.reserve(10_000)
+    fits = size_bytes == 0 and INLINE_BYTES < len(meta) <= META_BYTES
+    with contextlib.suppress(ValueError):
+        ends.worker.send(6, meta=meta, size_bytes=size_bytes, write=lambda memory: None, reserved=segment)
+        assert ends.server.receive().payload.size == size_bytes
+    assert segment.is_used == fits
+
+
+def test_reserved_segment_of_a_writer_that_raises_is_free(ends):
+    def fail(memory: memoryview) -> None:
+        raise MemoryError
+
+    segment = ends.worker.reserve(10_000)
+    with pytest.raises(MemoryError):
+        ends.worker.send(6, size_bytes=10_000, write=fail, reserved=segment)
+    assert not segment.is_used
+
+
+def test_no_segment_is_reserved_where_all_are_in_use(ends):
+    reserved = [ends.worker.reserve(10_000) for _ in range(SLOTS)]
+    assert ends.worker.reserve(10_000) is None
+    ends.worker.send(6, reserved=reserved[3])
+    assert ends.worker.reserve(10_000) is reserved[3]

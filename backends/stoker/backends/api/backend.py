@@ -20,6 +20,7 @@ from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendSettingError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts, ModelSignature
+from stoker.backends.api.output_memory import OutputMemory
 
 if TYPE_CHECKING:
     from stoker.backends.api.calls import ModelCalls
@@ -213,6 +214,12 @@ class Instance(abc.ABC):
         for later batches of `rows` rows until a `run` returns None. `rows` is 1 where the model is not batched.
         """
         return None
+
+    def place_outputs(self, memory: OutputMemory) -> None:  # noqa: B027 - most instances get their outputs from an engine
+        """Allows `execute` to return outputs in arrays of `memory`, which saves a copy of them.
+
+        A worker process calls it once, after the load, if `pipeline_depth` is 1.
+        """
 
     def close(self) -> None:  # noqa: B027 - most instances have nothing to release
         """Releases the device's resources. Called once, after the last `execute` has returned."""

@@ -13,11 +13,13 @@ from stoker.backends.api.batch import Array
 from stoker.backends.api.candidate import Violation
 from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.output_memory import OutputMemory
 from stoker.backends.api.ragged_batch import RaggedProcessor
 from stoker.backends.api.tensor import DataType, element_count
 from stoker.backends.onnx.bindings import Bindings, BoundTensors, are_worth_it
 from stoker.backends.onnx.knobs import GraphOptimization, SessionKnobs
 from stoker.backends.onnx.memory_peaks import LARGE_BYTES, PeakTracker
+from stoker.backends.onnx.output_binding import OutputBinding, has_known_outputs
 from stoker.backends.onnx.values import array_of, bfloat16_value, decoded, encoded
 from stoker.backends.onnx_files.runtime import ORT_ERRORS, public_text
 
@@ -99,6 +101,8 @@ class OnnxInstance(Instance):
         self._bfloat16_in = _named(signature.inputs, DataType.BF16)
         self._bfloat16_out = _named(signature.outputs, DataType.BF16)
         self._bindings = Bindings(session, signature, self._run_options) if is_plain and are_worth_it(signature) else None
+        self._takes_memory = is_plain and has_known_outputs(signature)
+        self._output_binding: OutputBinding | None = None
 
     def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
         if self._strings_in:
@@ -114,6 +118,10 @@ class OnnxInstance(Instance):
         if self._strings_out:
             outputs = {name: encoded(array) if name in self._strings_out else array for name, array in outputs.items()}
         return outputs
+
+    def place_outputs(self, memory: OutputMemory) -> None:
+        if self._takes_memory and self._session is not None:
+            self._output_binding = OutputBinding(self._session, self._signature, memory)
 
     def bound(self, rows: int) -> BoundTensors | None:
         return None if self._bindings is None else self._bindings.tensors(rows)
@@ -160,25 +168,41 @@ class OnnxInstance(Instance):
     def close(self) -> None:
         if self._bindings is not None:
             self._bindings.close()
-        self._session = self._bindings = None
+        self._session = self._bindings = self._output_binding = None
 
     def _run(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
         session = self._session
         if session is None:
             raise BackendFailed("the session is closed")
         if not self._gives_back:
-            return self._run_with(session, inputs, output_names, self._run_options)
+            return self._run_placed(session, inputs, output_names, self._run_options)
         size_bytes = sum([array.nbytes for array in inputs.values()])
         # Before the run: one that fails leaves its memory behind, too.
         self._largest_bytes = max(size_bytes, self._largest_bytes)
         if self._least is None:
             self._least = sys.maxsize, _shapes(inputs)
         is_rare = self._peaks is not None and self._peaks.gives_back(size_bytes)
-        outputs = self._run_with(session, inputs, output_names, self._shrinking if is_rare else None)
+        outputs = self._run_placed(session, inputs, output_names, self._shrinking if is_rare else None)
         if size_bytes < self._least[0]:
             self._least = size_bytes, _shapes(inputs)
         # Read again: memory may have been given back beside the run.
         self._largest_bytes = max(self._largest_bytes, size_bytes, *(array.nbytes for array in outputs.values()))
+        return outputs
+
+    def _run_placed(
+        self, session: ort.InferenceSession, inputs: Arrays, output_names: Sequence[str], options: ort.RunOptions | None
+    ) -> Arrays:
+        """Runs a batch; large outputs are written where `place_outputs` says."""
+        binding = self._output_binding
+        if binding is None:
+            return self._run_with(session, inputs, output_names, options)
+        placed = binding.run(inputs, output_names, options)
+        if placed is not None:
+            return placed
+        outputs = self._run_with(session, inputs, output_names, options)
+        if binding.has_failed:
+            # The batch was not at fault: the model's outputs are not what it declares.
+            self._output_binding = None
         return outputs
 
     def _run_with(

@@ -15,6 +15,7 @@ from stoker.backends.api.backend import Arrays, Instance
 from stoker.backends.api.batch import Array
 from stoker.backends.api.errors import BackendFailed, InvalidRequest
 from stoker.backends.api.model import ModelSignature
+from stoker.backends.api.output_memory import OutputMemory
 from stoker.backends.api.tensor import DataType
 from stoker.backends.openvino.integers import EXACT_BELOW
 from stoker.backends.openvino.parameters import bucket_for
@@ -92,6 +93,8 @@ class CompiledModel:
         self._inputs = inputs
         self._outputs = outputs
         self._is_growing = any(port.shape is None for port in (*inputs.values(), *outputs.values()))
+        #: Where outputs are copied to; None: into arrays of their own.
+        self.memory: OutputMemory | None = None
         #: Bytes of the largest batch, in or out, since memory was given back.
         self.largest_bytes = 0
         # Taking and giving back are single operations of a deque, which threads may mix.
@@ -106,11 +109,11 @@ class CompiledModel:
             output_names: Outputs that are wanted.
 
         Returns:
-            The outputs, in arrays of their own.
+            The outputs, in arrays of their own or of `memory`.
         """
         request = self._idle.pop()
         try:
-            fresh = request.run(inputs, self._outputs, output_names)
+            fresh = request.run(inputs, self._outputs, output_names, self.memory)
         finally:
             self._idle.append(request)
         if self._is_growing:
@@ -182,7 +185,9 @@ class _Request:
             fresh[name] = port.view(request.get_output_tensor(port.index)).copy()
         return fresh
 
-    def run(self, inputs: Arrays, outputs: Mapping[str, Port], output_names: Sequence[str]) -> dict[str, Array]:
+    def run(
+        self, inputs: Arrays, outputs: Mapping[str, Port], output_names: Sequence[str], memory: OutputMemory | None = None
+    ) -> dict[str, Array]:
         request = self._request
         for name, array in inputs.items():
             self._feed(name, array)
@@ -194,10 +199,14 @@ class _Request:
                 request.set_output_tensor(port.index, port.tensor(fresh[name]))
         request.start_async(share_inputs=True)
         request.wait()
-        for name in output_names:
-            if name not in fresh:
-                port = outputs[name]
-                fresh[name] = port.view(request.get_output_tensor(port.index)).copy()
+        own = {name: outputs[name].view(request.get_output_tensor(outputs[name].index)) for name in output_names if name not in fresh}
+        arrays = None if memory is None else memory.arrays([(array.shape, array.dtype) for array in own.values()])
+        for position, (name, array) in enumerate(own.items()):
+            if arrays is None:
+                fresh[name] = array.copy()
+            else:
+                fresh[name] = arrays[position]
+                fresh[name][...] = array
         return {name: fresh[name] for name in output_names}
 
     def _feed(self, name: str, array: Array) -> None:
@@ -318,6 +327,10 @@ class OpenVinoInstance(Instance):
             lead = (size,) if self._is_batched else ()
             self._bound[size] = models[size].bound({name: (*lead, *dims) for name, dims in self._dims.items()})
         return self._bound[size]
+
+    def place_outputs(self, memory: OutputMemory) -> None:
+        for model in (self._models or {}).values():
+            model.memory = memory
 
     @property
     def has_memory_to_release(self) -> bool:

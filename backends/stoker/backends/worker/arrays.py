@@ -1,4 +1,4 @@
-"""Arrays as the bytes of a message: their description as JSON, and one copy into the message's memory.
+"""Arrays as the bytes of a message: their description as JSON, and one copy into the message's memory, unless they stand there already.
 
 A block is one array, or several that lie one below the other. Numbers stand as numpy stores them; BYTES stand as the sizes of all elements
 (uint32) followed by the elements.
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from stoker.backends.worker.output_segment import OutputSegment
 from stoker.backends.worker.segments import Octets
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
@@ -24,9 +25,11 @@ _KINDS: Final = frozenset("biufO")
 class Blocks:
     """The tensors of a message that is to be sent."""
 
-    __slots__ = ("_writes", "entries", "size_bytes")
+    __slots__ = ("_memory", "_writes", "entries", "size_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, memory: OutputSegment | None = None) -> None:
+        """`memory`: arrays in this segment keep their places in the message, and others are put behind them."""
+        self._memory = memory
         #: The description: `[element type, shape, offset, bytes]` of each block.
         self.entries: list[list[Any]] = []
         #: Bytes of all blocks.
@@ -47,7 +50,8 @@ class Blocks:
             self._append(BYTES, shape, count, (sizes, elements))
         else:
             count = sum([array.nbytes for array in arrays]) if len(arrays) > 1 else first.nbytes
-            self._append(dtype.str, shape, count, arrays)
+            offset = self._memory.offset_of(first) if self._memory is not None and len(arrays) == 1 else -1
+            self._append(dtype.str, shape, count, arrays, offset)
         return len(self.entries) - 1
 
     def write(self, memory: memoryview) -> None:
@@ -64,15 +68,18 @@ class Blocks:
                 continue
             whole = target.view(name).reshape(shape)
             if len(content) == 1:
-                whole[...] = content[0]
+                if content[0].ctypes.data != target.ctypes.data:
+                    whole[...] = content[0]
             else:
                 np.concatenate(content, out=whole)
 
-    def _append(self, name: str, shape: "list[int]", count: int, content: Any) -> None:
-        offset = -(-self.size_bytes // ALIGNMENT) * ALIGNMENT
+    def _append(self, name: str, shape: "list[int]", count: int, content: Any, offset: int = -1) -> None:
+        if offset < 0:
+            used_bytes = self.size_bytes if self._memory is None else max(self.size_bytes, self._memory.used_bytes)
+            offset = -(-used_bytes // ALIGNMENT) * ALIGNMENT
         self.entries.append([name, shape, offset, count])
         self._writes.append((offset, count, content))
-        self.size_bytes = offset + count
+        self.size_bytes = max(self.size_bytes, offset + count)
 
 
 def _octets(element: object) -> bytes:

@@ -19,6 +19,7 @@ from stoker.backends.api.response_parameters import OutputsWithParameters, check
 from stoker.backends.worker.arrays import BYTES, Array, BlockLayout, Blocks, read_blocks, to_json
 from stoker.backends.worker.channel import INLINE_BYTES, Message
 from stoker.backends.worker.last_lines import relative
+from stoker.backends.worker.output_segment import OutputSegment
 from stoker.backends.worker.segments import Octets
 from stoker.backends.worker.tracebacks import TRACEBACK_CHARACTERS, traceback_of
 
@@ -318,20 +319,23 @@ class ResultWriter:
         folders: The folders of the model on this host, which no error for a client may name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory: OutputSegment | None = None) -> None:
+        """`memory`: outputs may lie in this segment, and the messages are written into it."""
         self.folders: Sequence[Path] = ()
+        self._memory = memory
         self._plans: dict[Hashable, _Plan] = {}
 
     def whole(self, outputs: Mapping[str, Array]) -> Outgoing:
         """The message of a result that all requests of the batch share: the rows of each, one below the other."""
         key = tuple([(name, array.shape, array.dtype) for name, array in outputs.items()])
         plan = self._plans.get(key)
-        if plan is None or plan.size_bytes > INLINE_BYTES:
-            blocks = Blocks()
+        if plan is None:
+            blocks = Blocks(self._memory)
             for array in outputs.values():
                 blocks.add([array])
             outgoing = Outgoing(to_json({"n": list(outputs), "b": blocks.entries}), blocks.size_bytes, blocks.write, blocks.entries)
-            if plan is None and not any(entry[0] == BYTES for entry in blocks.entries):
+            is_placed = self._memory is not None and self._memory.used_bytes > 0
+            if blocks.size_bytes <= INLINE_BYTES and not is_placed and not any(entry[0] == BYTES for entry in blocks.entries):
                 if len(self._plans) >= MOST_PLANS:
                     self._plans.clear()
                 self._plans[key] = _Plan(outgoing.meta, outgoing.size_bytes, outgoing.entries)
@@ -345,7 +349,7 @@ class ResultWriter:
 
     def apart(self, outcomes: Sequence[Outcome], executions: Sequence[int]) -> Outgoing:
         """The message of a result with an outcome for each request, and the rows of the executions that have ended."""
-        blocks = Blocks()
+        blocks = Blocks(self._memory)
         described: list[Any] = []
         shared: dict[int, int] = {}
         parameters: dict[str, Any] = {}

@@ -139,6 +139,7 @@ class Channel:
         write: Callable[[memoryview], None] | None = None,
         segment_timeout_s: float | None = None,
         *,
+        reserved: Segment | None = None,
         payload: bytes | bytearray = b"",
         times_ns: tuple[int, int, int] = NO_TIMES,
     ) -> None:
@@ -152,6 +153,7 @@ class Channel:
             size_bytes: Bytes of the tensors.
             write: Writes the tensors into the memory that it is given, which has `size_bytes` bytes.
             segment_timeout_s: How long to wait for a free segment, seconds; None: as `set_timeout` says.
+            reserved: The segment that `reserve` gave: used if the message needs one and fits it, or else freed.
             payload: The tensors, `size_bytes` bytes, in stead of `write`, for messages of up to `INLINE_BYTES`.
             times_ns: Three times, nanoseconds.
 
@@ -161,25 +163,31 @@ class Channel:
             OSError: the host has no shared memory for the message. ValueError: `meta` is too large.
         """
         meta_bytes = len(meta)
-        if meta_bytes > META_BYTES:
-            raise ValueError(f"the description of a message takes {meta_bytes} bytes; at most {META_BYTES}")
-        if meta_bytes + size_bytes <= INLINE_BYTES:
-            if write is not None and size_bytes:
-                written = bytearray(size_bytes)
-                write(memoryview(written))
-                payload = written
-            self._send_datagram((kind, NO_SLOT, 0, number, index, meta_bytes, size_bytes, *times_ns), (meta, payload), None)
-            return
-        if write is None and size_bytes:
-            content = payload
-
-            def write(memory: memoryview) -> None:
-                memory[:] = content
-
-        is_meta_inside = meta_bytes > INLINE_BYTES
-        at = -(-size_bytes // ALIGNMENT) * ALIGNMENT
-        segment = self._segment(at + meta_bytes if is_meta_inside else size_bytes, segment_timeout_s)
+        unsent = [] if reserved is None else [reserved]
         try:
+            if meta_bytes > META_BYTES:
+                raise ValueError(f"the description of a message takes {meta_bytes} bytes; at most {META_BYTES}")
+            if meta_bytes + size_bytes <= INLINE_BYTES:
+                if write is not None and size_bytes:
+                    written = bytearray(size_bytes)
+                    write(memoryview(written))
+                    payload = written
+                self._send_datagram((kind, NO_SLOT, 0, number, index, meta_bytes, size_bytes, *times_ns), (meta, payload), None)
+                return
+            if write is None and size_bytes:
+                content = payload
+
+                def write(memory: memoryview) -> None:
+                    memory[:] = content
+
+            is_meta_inside = meta_bytes > INLINE_BYTES
+            at = -(-size_bytes // ALIGNMENT) * ALIGNMENT
+            needed_bytes = at + meta_bytes if is_meta_inside else size_bytes
+            if reserved is not None and reserved.size_bytes >= needed_bytes:
+                segment = reserved
+            else:
+                segment = self._segment(needed_bytes, segment_timeout_s)
+                unsent.append(segment)
             memory = segment.memory
             try:
                 if write is not None and size_bytes:
@@ -191,9 +199,19 @@ class Channel:
             parts = () if is_meta_inside else (meta,)
             numbers = (kind, segment.slot, int(is_meta_inside), number, index, meta_bytes, size_bytes, *times_ns)
             self._send_datagram(numbers, parts, segment)
-        except BaseException:
-            segment.is_used = False
-            raise
+            unsent.remove(segment)
+        finally:
+            if unsent:
+                self._free(unsent)
+
+    def reserve(self, size_bytes: int) -> Segment | None:
+        """A free segment of at least `size_bytes` bytes, to be written before `send` gets it; None: all are in use.
+
+        Raises:
+            OSError: the host has no shared memory for it.
+        """
+        with self._lock:
+            return None if self._is_closed else self._outbox.take(size_bytes)
 
     @property
     def unreported(self) -> int:
@@ -297,6 +315,13 @@ class Channel:
                     raise SegmentsFull("all segments are in use")
                 if not self._freed.wait(timeout_s):
                     raise TimeoutError("all segments are in use")
+
+    def _free(self, segments: Sequence[Segment]) -> None:
+        """Frees segments that were not sent."""
+        with self._freed:
+            for segment in segments:
+                segment.is_used = False
+            self._freed.notify_all()
 
     def _take_freed(self, slots: bytes) -> None:
         with self._freed:

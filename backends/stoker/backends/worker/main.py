@@ -26,6 +26,7 @@ from stoker.backends.worker.channel import Channel, ChannelClosed, Message
 from stoker.backends.worker.figures import FigureReporter
 from stoker.backends.worker.load_message import WorkerLoad
 from stoker.backends.worker.model_calls import RemoteCalls
+from stoker.backends.worker.output_segment import OutputSegment
 from stoker.backends.worker.protocol import (
     CALL_END,
     CALL_RESPONSE,
@@ -70,7 +71,8 @@ class WorkerMain:
         #: The batches that run or wait, by number; only where a thread receives messages.
         self._running: dict[int, list[WorkerItem]] = {}
         self._reader = BatchReader()
-        self._writer = ResultWriter()
+        self._outputs = OutputSegment(channel)
+        self._writer = ResultWriter(self._outputs)
         self._sinks: dict[int, RemoteSink] = {}
         self._is_decoupled = False
         self._backend: Backend | None = None
@@ -91,6 +93,8 @@ class WorkerMain:
         signature = load.request.signature
         self._is_decoupled = signature.is_decoupled
         depth = max(1, instance.pipeline_depth)
+        if depth == 1:
+            instance.place_outputs(self._outputs)
         processors = [processor_for(instance, signature, self._clock) for _ in range(depth)]
         has_receiver = depth > 1 or instance.reads_requests or instance.calls_models or self._is_decoupled
         facts = {
@@ -208,9 +212,12 @@ class WorkerMain:
         self._sinks.pop(number, None)
         # Before the message, which reports the segments that are free then.
         batch.release()
-        send = self._channel.send
+        send, reserved = self._channel.send, self._outputs.take()
         try:
-            send(DONE, number, index, outgoing.meta, outgoing.size_bytes, outgoing.write, payload=outgoing.payload, times_ns=times_ns)
+            send(
+                DONE, number, index, outgoing.meta, outgoing.size_bytes, outgoing.write,
+                reserved=reserved, payload=outgoing.payload, times_ns=times_ns,
+            )  # fmt: skip
         except (OSError, MemoryError, ValueError) as error:
             failure = BackendFailed(f"the outputs cannot be passed to the server: {type(error).__name__}")
             failure.__cause__ = error
