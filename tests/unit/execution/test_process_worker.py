@@ -17,7 +17,7 @@ from stoker.backends.worker.channel import Message
 from stoker.backends.worker.figures import figures_text
 from stoker.backends.worker.process import WorkerProcess, exit_text
 from stoker.backends.worker.protocol import CANCEL, CREDIT, CREDIT_STEP, CREDITS, DONE, FIGURES, FREED, RELEASE, RESPONSE, RUN
-from stoker.backends.worker.segments import LEAST_BYTES
+from stoker.backends.worker.segments import KEPT_BYTES, LEAST_BYTES
 from stoker.server.execution.process_worker import IDLE_NS, LOOP_COPY_BYTES
 from stoker.server.execution.restart_policy import FIRST_EJECTION_NS, MOST_DEATHS
 from tests.fakes.fake_process import PATIENCE_S, STREAMS, FakeProcess, Rig, Sink, item, turn, until
@@ -112,7 +112,7 @@ async def test_large_batch_is_copied_outside_the_loop():
 @on_loop
 async def test_memory_of_large_batches_is_returned_when_the_channel_is_idle():
     rig = Rig()
-    rig.submit(item(size=LOOP_COPY_BYTES // 4 + 1))
+    rig.submit(item(size=KEPT_BYTES // 4 + 1))
     batch, _ = await rig.batch()
     rig.process.finish(batch, [1])
     await turn()

@@ -271,7 +271,7 @@ def test_model_with_outputs_of_another_shape_than_declared_fails_as_without_memo
     assert served.used() == []
 
 
-@pytest.mark.parametrize("others", [4, WIDTH, 40 * WIDTH])
+@pytest.mark.parametrize("others", [4, WIDTH, 8 * WIDTH])
 @pytest.mark.parametrize("wanted", [("double", "negative"), ("negative", "double")])
 def test_output_of_unknown_shape_stands_behind_the_others(crossing, others, wanted):
     """`negative` is as wide as `y`; where it does not fit the segment, all outputs go into a larger one."""
@@ -329,24 +329,25 @@ def memory() -> Iterator[OutputSegment]:
 
 
 def test_arrays_of_one_batch_do_not_overlap(memory):
-    layouts = [((3, 5), np.dtype(np.int8)), ((), np.dtype(np.float64)), ((LEAST_BYTES,), np.dtype(np.uint8)), ((0, 4), np.dtype(np.int32))]
-    arrays = [*memory.arrays(layouts), *memory.arrays(layouts)]
+    small = [((3, 5), np.dtype(np.int8)), ((), np.dtype(np.float64)), ((0, 4), np.dtype(np.int32))]
+    first, second = ([*small, ((size_bytes,), np.dtype(np.uint8))] for size_bytes in (LEAST_BYTES * 5 // 2, LEAST_BYTES))
+    arrays = [*memory.arrays(first), *memory.arrays(second)]
     for number, array in enumerate(arrays):
         array[...] = number
-    assert [(array.shape, array.dtype) for array in arrays] == 2 * layouts
-    assert [np.unique(array).tolist() for array in arrays if array.size] == [[0], [1], [2], [4], [5], [6]]
+    assert [(array.shape, array.dtype) for array in arrays] == [*first, *second]
+    assert [np.unique(array).tolist() for array in arrays if array.size] == [[0], [1], [3], [4], [5], [7]]
     offsets = [memory.offset_of(array) for array in arrays]
     assert offsets == sorted(offsets)
     assert offsets[0] == 0
-    assert memory.offset_of(arrays[2][1:]) == -1  # a message's blocks are aligned
-    assert memory.offset_of(arrays[2][::2]) == -1
+    assert memory.offset_of(arrays[3][1:]) == -1  # a message's blocks are aligned
+    assert memory.offset_of(arrays[3][::2]) == -1
     assert memory.offset_of(np.zeros(LEAST_BYTES, np.uint8)) == -1
 
 
 def test_outputs_beyond_the_segment_of_their_batch_get_none(memory):
-    layout = ((LEAST_BYTES,), np.dtype(np.uint8))
-    found = [memory.arrays([layout]) for _ in range(8)]
-    assert [arrays is None for arrays in found] == [False] * 4 + [True] * 4
+    layout = ((LEAST_BYTES + 1,), np.dtype(np.uint8))
+    found = [memory.arrays([layout]) for _ in range(3)]
+    assert [arrays is None for arrays in found] == [False, True, True]
     segment = memory.take()
     assert segment.is_used
     assert (memory.take(), memory.used_bytes, memory.offset_of(found[0][0])) == (None, 0, -1)
