@@ -4,7 +4,21 @@ SERVE_FLAGS ?= --model_base_path=./model_repos --grpc_port=8500 --http_port=8501
 
 # The quick tests: two workers of pytest-xdist, fewer Hypothesis examples. UNIT_FLAGS adds options, such as `-k name` or `-x`.
 UNIT_FLAGS ?=
-QUICK = -n 2 --dist worksteal --quiet -m 'not slow' --hypothesis-profile=quick tests/unit tests/conformance clients/python/tests $(UNIT_FLAGS)
+TWO_PROCESSES = -n 2 --dist worksteal
+QUICK = $(TWO_PROCESSES) --quiet -m 'not slow' --hypothesis-profile=quick tests/unit tests/conformance clients/python/tests $(UNIT_FLAGS)
+
+# The tests start some thousand interpreters. Each would compile all its modules again in an environment that forbids to write bytecode.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Every test, once: protocol tests one after another, because they wait for servers with time limits, which tests beside them would use up;
+# all others in two processes. The second part runs even if the first one failed. $(1): the command that is pytest.
+define EVERY_TEST
+others=0; protocol=0; \
+$(1) $(TWO_PROCESSES) --ignore=tests/protocol || others=$$?; \
+$(1) tests/protocol || protocol=$$?; \
+echo "exit codes of pytest: $$protocol for tests/protocol, $$others for all other tests"; \
+test "$$others$$protocol" = 00
+endef
 
 STAMP = .venv/.stoker-setup
 CLIENTS_STAMP = .venv-clients/.stoker-setup
@@ -55,7 +69,7 @@ native-unit: native  ## Run the quick unit tests against the compiled modules
 	.venv-native/bin/python -m pytest --native $(QUICK)
 
 native-test: native clients-env $(PROTOS_STAMP)  ## Run every test against the compiled modules
-	.venv-native/bin/python -m pytest --native
+	@$(call EVERY_TEST,.venv-native/bin/python -m pytest --native)
 
 clients-env: $(CLIENTS_STAMP) $(CLIENTS_PB7_STAMP)  ## Make .venv-clients: foreign clients, apart from ours
 
@@ -102,9 +116,8 @@ samples: setup  ## Rebuild the compiled sample models; a test compares them with
 	.venv/bin/python examples/digits/compile_ipu.py
 	.venv/bin/python examples/digits/compile_gcu.py
 
-# One after another: protocol tests wait for servers with time limits, which tests beside them would use up.
 test: setup clients-env $(PROTOS_STAMP)  ## Run every test: unit, slow and protocol
-	.venv/bin/pytest
+	@$(call EVERY_TEST,.venv/bin/pytest)
 
 unit: setup  ## Run the quick unit tests in two processes; those marked slow run with 'make test' only
 	.venv/bin/pytest $(QUICK)
