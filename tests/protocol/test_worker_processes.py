@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 #: Instances of the model that is killed many times.
 INSTANCES = 3
+#: Between the requests of a client: clients that send without a pause would take the time of the processes that start.
+PAUSE_S = 0.005
 ROW = np.arange(16, dtype=np.float32).reshape(1, 16)
 NEIGHBOUR = """
 backend: "identity"
@@ -95,7 +97,7 @@ class Beside:
 
     def _send(self) -> None:
         with HttpClient(self._address) as client:
-            while not self._is_over.is_set():
+            while not self._is_over.wait(PAUSE_S):
                 try:
                     result = client.infer("neighbour", {"IN": ROW})["OUT"]
                     assert result.tolist() == ROW.tolist()
@@ -346,7 +348,7 @@ def test_many_kills_leave_memory_descriptors_and_shared_memory_as_they_were(serv
 
         def send() -> None:
             with HttpClient(server.http) as client:
-                while not is_over.is_set():
+                while not is_over.wait(PAUSE_S):
                     with contextlib.suppress(Unavailable):
                         client.infer("many", inputs("x" * 20_000, "y"))
 

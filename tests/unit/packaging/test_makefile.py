@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[3]
 #: Stands for `python3 -m venv .venv`.
 MAKE_VENV = "#!/bin/sh\nmkdir -p .venv/bin\nprintf '#!/bin/sh\\n' > .venv/bin/pip\nchmod +x .venv/bin/pip\n"
 #: Stands for pytest: writes its arguments, and fails if one of them matches the pattern $FAILING.
-PYTEST = '''#!/bin/sh
+PYTEST = """#!/bin/sh
 echo "$* ${PYTHONDONTWRITEBYTECODE-}" >> runs
 for word in "$@"; do case "$word" in $FAILING) exit 3 ;; esac; done
-'''
+"""
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
