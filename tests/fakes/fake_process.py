@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from stoker.backends.api.backend import Figure
 from stoker.backends.api.batch import BatchItem, BatchResult
 from stoker.backends.api.errors import ServingError
 from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.rescheduling import Rescheduled
 from stoker.backends.api.tensor import DataType
 from stoker.backends.worker.arrays import Blocks, to_json
 from stoker.backends.worker.batches import WHOLE, BatchReader, ResultWriter
@@ -28,6 +30,7 @@ from tests.fakes.puppet_worker import HandTimers
 
 SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (-1,)),), (TensorSpec("OUT", DataType.FP32, (-1,)),), 8)
 STREAMS = ModelSignature((TensorSpec("IN", DataType.FP32, (-1,)),), (TensorSpec("OUT", DataType.FP32, (-1,)),), 0, is_decoupled=True)
+ITERATIVE = replace(SIGNATURE, is_decoupled=True, is_iterative=True)
 PATIENCE_S = 20.0
 
 
@@ -98,16 +101,21 @@ class FakeProcess:
             DONE, number, WHOLE, outgoing.meta, outgoing.size_bytes, outgoing.write, payload=outgoing.payload, times_ns=(1, 2, 3)
         )
 
+    def end_streams(self, number: int, count: int, again: "Sequence[int]" = ()) -> None:
+        """Sends the end of a batch of `count` streams; those at the places `again` are rescheduled."""
+        outgoing = self._writer.apart([Rescheduled() if index in again else {} for index in range(count)], [count])
+        self.peer.send(DONE, number, 0, outgoing.meta)
+
     def end_stream(self, number: int) -> None:
         """Sends the end of a stream."""
         outgoing = self._writer.apart([{}], [1])
         self.peer.send(DONE, number, 0, outgoing.meta)
 
-    def respond(self, number: int, value: float) -> None:
-        """Sends one response of a stream."""
+    def respond(self, number: int, value: float, index: int = 0) -> None:
+        """Sends one response to the request at place `index` of a batch."""
         blocks = Blocks()
         blocks.add([np.full(1, value, np.float32)])
-        self.peer.send(RESPONSE, number, 0, to_json({"n": ["OUT"], "b": blocks.entries}), blocks.size_bytes, blocks.write)
+        self.peer.send(RESPONSE, number, index, to_json({"n": ["OUT"], "b": blocks.entries}), blocks.size_bytes, blocks.write)
 
     def send_raw(self, datagram: bytes, rights: "Sequence[int]" = ()) -> None:
         """Sends bytes that need not be a message."""

@@ -90,14 +90,19 @@ class FakeCalls:
 
 
 def signature(
-    inputs: Mapping[str, Any], outputs: Mapping[str, Any], max_batch_size: int = 0, *, is_decoupled: bool = False
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    max_batch_size: int = 0,
+    *,
+    is_decoupled: bool = False,
+    is_iterative: bool = False,
 ) -> ModelSignature:
     """A signature of tensors given as `(datatype, dims)`."""
 
     def specs(tensors: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
         return tuple(TensorSpec(name, DataType(datatype), tuple(dims)) for name, (datatype, dims) in tensors.items())
 
-    return ModelSignature(specs(inputs), specs(outputs), max_batch_size, is_decoupled)
+    return ModelSignature(specs(inputs), specs(outputs), max_batch_size, is_decoupled, is_iterative=is_iterative)
 
 
 def load(folder: Path, source: str, served: ModelSignature, *, files: Mapping[str, str] | None = None, **options: Any) -> Instance:

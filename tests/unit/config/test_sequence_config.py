@@ -54,7 +54,6 @@ def test_defaults_equal_tritons():
 @pytest.mark.parametrize(
     ("inside", "field"),
     [
-        (f"{START} {STATE} iterative_sequence: true", "sequence_batching.iterative_sequence"),
         (f'control_input {{ name: "START" }} {STATE}', "sequence_batching.control_input[0].control"),
         (f"{START.replace('int32_false_true: [ 0, 1 ]', '')} {STATE}", "sequence_batching.control_input[0].control[0]"),
         (f"{START.replace('[ 0, 1 ]', '[ 0 ]')} {STATE}", "sequence_batching.control_input[0].control[0]"),
@@ -115,3 +114,40 @@ def test_model_that_keeps_the_state_of_its_sequences_itself_takes_one_instance(s
         return
     with pytest.raises(ConfigError, match="takes one instance, not 2"):
         complete(parsed, facts, backend, "model.onnx")
+
+
+ITERATIVE = f"{START} {STATE} iterative_sequence: true"
+DECOUPLED = "max_batch_size: 4 model_transaction_policy { decoupled: true }"
+
+
+def iterative_config(more: str, *, may_reschedule: bool) -> ModelConfig:
+    backend = onnx_like()
+    backend.reschedules = may_reschedule
+    backend.streams = True
+    parsed = parse_pbtxt(f"{more} sequence_batching {{ {ITERATIVE} }}", source="m", model_name="m")
+    return complete(parsed, FACTS, backend, "model.onnx").config
+
+
+@pytest.mark.parametrize("more", ["max_batch_size: 4", DECOUPLED])
+def test_iterative_sequences_also_of_decoupled_models_share_batches(more):
+    config = iterative_config(more, may_reschedule=True)
+    assert config.sequences is not None
+    assert config.sequences.is_iterative
+    assert (config.signature.is_iterative, config.inner.signature.is_iterative) == (False, True)
+    assert config.dynamic_batching == DynamicBatching()
+
+
+def test_iterative_sequences_of_a_backend_without_further_executions_give_a_warning():
+    parsed = parse_pbtxt(f"max_batch_size: 4 sequence_batching {{ {ITERATIVE} }}", source="m", model_name="m")
+    completion = complete(parsed, FACTS, onnx_like(), "model.onnx")
+    warnings = [finding.text for finding in completion.findings if "iterative_sequence" in finding.text]
+    assert len(warnings) == 1
+    assert "each request is executed once" in warnings[0]
+    assert completion.config.sequences is not None
+    assert completion.config.sequences.is_iterative
+
+
+def test_decoupled_sequences_that_are_not_iterative_are_refused():
+    assert "sequence_batching" in problems_of(f"{START} {STATE}", DECOUPLED)
+    with pytest.raises(ConfigError, match=r"contradicts model_transaction_policy\.decoupled"):
+        iterative_config(DECOUPLED, may_reschedule=False)

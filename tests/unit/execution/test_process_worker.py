@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from stoker.backends.api.backend import Figure
 from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, LogLines, ModelLoadError, ServingError, Unavailable
+from stoker.backends.api.rescheduling import Rescheduled
 from stoker.backends.worker.channel import Message
 from stoker.backends.worker.figures import figures_text
 from stoker.backends.worker.process import WorkerProcess, exit_text
@@ -20,7 +21,7 @@ from stoker.backends.worker.protocol import CANCEL, CREDIT, CREDIT_STEP, CREDITS
 from stoker.backends.worker.segments import KEPT_BYTES, LEAST_BYTES
 from stoker.server.execution.process_worker import IDLE_NS, LOOP_COPY_BYTES
 from stoker.server.execution.restart_policy import FIRST_EJECTION_NS, MOST_DEATHS
-from tests.fakes.fake_process import PATIENCE_S, STREAMS, FakeProcess, Rig, Sink, item, turn, until
+from tests.fakes.fake_process import ITERATIVE, PATIENCE_S, STREAMS, FakeProcess, Rig, Sink, item, turn, until
 from tests.fakes.process_facts import descriptors
 
 Scenario = Callable[..., Coroutine[Any, Any, None]]
@@ -242,13 +243,47 @@ async def test_slow_reader_holds_at_most_the_credits():
             sink.take()
         while (message := rig.process.receive()) is not None:
             assert message.kind in (CREDIT, FREED)
-            credits += message.index if message.kind == CREDIT else 0
+            credits += CREDIT_STEP if message.kind == CREDIT else 0
         assert credits <= CREDITS
     assert sink.read == list(map(float, range(total)))
     assert sink.most <= CREDITS
     rig.process.end_stream(batch)
     await turn()
     assert len(rig.results.by_work[number]) == 1
+    await rig.close()
+
+
+@on_loop
+async def test_each_request_of_a_batch_has_credits_of_its_own():
+    rig = Rig(signature=ITERATIVE, reads_requests=True)
+    sinks = [Sink(), Sink()]
+    rig.submit(*(item(responses=sink) for sink in sinks))
+    batch, items = await rig.batch()
+    assert len(items) == 2
+    for value in range(CREDITS):
+        rig.process.respond(batch, value, 1)
+    await turn(CREDITS + 2)
+    assert [len(sink.waiting) for sink in sinks] == [0, CREDITS]
+    for _ in range(CREDIT_STEP):
+        sinks[1].take()
+    messages = []
+    while (message := rig.process.receive()) is not None:
+        messages += [(message.number, message.index)] if message.kind == CREDIT else []
+    assert messages == [(batch, 1)]
+    rig.process.end_streams(batch, 2)
+    await turn()
+    await rig.close()
+
+
+@on_loop
+async def test_rescheduled_requests_of_a_batch_are_reported_by_place():
+    rig = Rig(signature=ITERATIVE, reads_requests=True)
+    number = rig.submit(item(responses=Sink()), item(responses=Sink()))
+    batch, _ = await rig.batch()
+    rig.process.end_streams(batch, 2, again=(1,))
+    await turn()
+    (result,) = rig.results.by_work[number]
+    assert [isinstance(outcome, Rescheduled) for outcome in result.outcomes] == [False, True]
     await rig.close()
 
 
@@ -554,6 +589,29 @@ async def test_model_that_waits_for_its_client_does_not_hang():
     assert rig.process.events == []
     rig.process.end_stream(batch)
     await turn()
+    await rig.close()
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+@on_loop
+async def test_batch_hangs_only_if_none_of_its_clients_holds_it_back(is_cancelled):
+    rig = Rig(signature=ITERATIVE, reads_requests=True, instance_timeout_s=2.0)
+    sinks = [Sink(), Sink()]
+    number = rig.submit(*(item(responses=sink) for sink in sinks))
+    batch, _ = await rig.batch()
+    for value in range(CREDITS):
+        rig.process.respond(batch, value, 1)
+    await turn(CREDITS + 2)
+    rig.worker.cancel(rig.results.works[number], 1 if is_cancelled else 0)
+    rig.timers.advance(4_000_000)
+    await turn()
+    if is_cancelled:
+        await until(lambda: bool(rig.results.by_work[number]))
+        assert isinstance(rig.results.error(number), DeadlineExceeded)
+    else:
+        assert rig.deaths == 0
+        rig.process.end_streams(batch, 2)
+        await turn()
     await rig.close()
 
 

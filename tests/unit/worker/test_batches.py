@@ -17,6 +17,7 @@ from stoker.backends.api.batch import BatchItem, BatchResult, Outcome, processor
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import BackendFailed, Overloaded, ServingError
 from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.rescheduling import Rescheduled
 from stoker.backends.api.response_parameters import OutputsWithParameters, parameters_of
 from stoker.backends.api.tensor import DataType
 from stoker.backends.worker.batches import (
@@ -251,6 +252,22 @@ def test_parameters_of_responses_arrive_with_their_outputs():
         {"a": 1, "b": "é", "c": True, "d": 0.5},
     ]
     assert isinstance(result.outcomes[2], BackendFailed)
+
+
+def test_rescheduled_requests_arrive_with_their_states():
+    items = [item(1, 1.0), item(1, 2.0), item(1, 3.0)]
+    state = np.full((1, 3), 7, np.float32)
+    outgoing = ResultWriter().apart([{"OUT": state}, Rescheduled({"is": state}), Rescheduled()], [3])
+    result = ResultReader(is_iterative=True).read(message(outgoing), items)
+    assert [type(outcome) for outcome in result.outcomes] == [dict, Rescheduled, Rescheduled]
+    assert [list(outcome) for outcome in result.outcomes if not isinstance(outcome, ServingError)] == [["OUT"], ["is"], []]
+    np.testing.assert_array_equal(result.outcomes[1]["is"], state)  # type: ignore[index]
+
+
+def test_model_without_iterative_sequences_cannot_reschedule():
+    outgoing = ResultWriter().apart([Rescheduled()], [1])
+    with pytest.raises(ValueError, match="place 0 cannot be rescheduled"):
+        ResultReader().read(message(outgoing), [item(1, 1.0)])
 
 
 def test_number_of_outcomes_must_be_that_of_the_requests():

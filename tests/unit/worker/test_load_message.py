@@ -35,6 +35,7 @@ SIGNATURE = ModelSignature(
     batch_inputs=(BatchInput(BatchInputKind.ITEM_SHAPE, "SHAPES", DataType.INT32, "IN"),),
     batch_outputs=(BatchOutput("OUT", "IN"),),
     most_split_rows=64,
+    is_iterative=True,
 )
 CALLS = NoCalls()
 REQUEST = LoadRequest(

@@ -257,6 +257,8 @@ class Backend(abc.ABC):
     takes_accelerators: bool = False
     #: Whether its instances are `StreamingInstance`s, so that config.pbtxt may say `model_transaction_policy { decoupled: true }`.
     streams: bool = False
+    #: Whether its models may ask for a further execution of a request (`sequence_batching.iterative_sequence`).
+    reschedules: bool = False
     #: Whether it takes `allow_ragged_batch`, `batch_input` and `batch_output`: its instances use `RaggedProcessor` where they are there.
     takes_ragged: bool = False
     #: Whether its models run in worker processes unless config.pbtxt says otherwise (parameter `execution`).

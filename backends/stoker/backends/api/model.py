@@ -53,6 +53,8 @@ class ModelSignature:
         most_split_rows: Most rows of a request, where the server splits one that has more than `max_batch_size`; 0: it splits none.
         batch_inputs: Inputs of the model that are made from the batch.
         batch_outputs: Outputs that are cut into requests by the shapes of an input.
+        is_iterative: Whether the model may ask for a further execution of a request (`sequence_batching.iterative_sequence`). Then requests
+            of a decoupled model share batches, too.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -62,6 +64,7 @@ class ModelSignature:
     batch_inputs: tuple[BatchInput, ...] = ()
     batch_outputs: tuple[BatchOutput, ...] = ()
     most_split_rows: int = 0
+    is_iterative: bool = False
 
     @property
     def request_rows(self) -> int:

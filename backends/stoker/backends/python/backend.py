@@ -53,6 +53,7 @@ class PythonBackend(Backend):
     instance_kinds = ("KIND_CPU", "KIND_GPU", "KIND_MODEL")
     streams = True
     wants_process = True
+    reschedules = True
     reads_config = True
     runs_model_code = True
 
@@ -142,7 +143,14 @@ class PythonBackend(Backend):
             try:
                 if hasattr(module, CLASS_NAME):
                     made: Instance = TritonInstance(request, module, model_import, vars(utils)["InferenceRequest"])
-                    made.pipeline_depth = (streams or DEFAULT_STREAMS) if request.signature.is_decoupled else 1
+                    # The requests of an iterative sequence share batches, which one batch at a time fills best.
+                    by_default = 1 if request.signature.is_iterative else DEFAULT_STREAMS
+                    made.pipeline_depth = (streams or by_default) if request.signature.is_decoupled else 1
+                elif request.signature.is_iterative:
+                    raise ModelLoadError(
+                        f"{request.model_filename}: sequence_batching.iterative_sequence needs a class {CLASS_NAME}: "
+                        "a typed function cannot ask for a further execution of a request"
+                    )
                 else:
                     made = TypedInstance(request, module, model_import, TypedModel.of(module, request.model_filename), streams)
             except BaseException:

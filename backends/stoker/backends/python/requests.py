@@ -13,6 +13,7 @@ from stoker.backends.api.response_parameters import ParameterValue
 from stoker.backends.python.errors import TritonError, TritonModelException, triton_error
 from stoker.backends.python.responses import (
     REQUEST_RELEASE_ALL,
+    REQUEST_RELEASE_RESCHEDULE,
     Holder,
     InferenceResponse,
     InferenceResponseSender,
@@ -51,6 +52,8 @@ class InferenceRequest:
 
     #: How the model asks other models; None: it cannot.
     calls: ClassVar[ModelCalls | None] = None
+    #: Whether the model may ask for a further execution of its requests.
+    is_iterative: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -167,16 +170,30 @@ class InferenceRequest:
         return InferenceResponseSender(self._holder)
 
     def set_release_flags(self, flags: int) -> None:
-        """Takes `TRITONSERVER_REQUEST_RELEASE_ALL`, which changes nothing.
+        """Says whether this execution of the request is the last one. Has an effect until `execute` returns.
+
+        Args:
+            flags: `TRITONSERVER_REQUEST_RELEASE_ALL` (the default), or `TRITONSERVER_REQUEST_RELEASE_RESCHEDULE`: `execute` gets the
+                request again, in a later batch.
 
         Raises:
-            TritonModelException: other flags: the server does not run a request again.
+            TritonModelException: the flags are unknown, or the model has no iterative sequences.
         """
-        if flags != REQUEST_RELEASE_ALL:
+        if flags == REQUEST_RELEASE_RESCHEDULE and not (self.is_iterative and self._holder is not None):
             raise TritonModelException(
-                f"set_release_flags takes TRITONSERVER_REQUEST_RELEASE_ALL, not {flags}: requests are not rescheduled"
+                "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, but the model is not configured to reschedule requests: "
+                "that needs sequence_batching { iterative_sequence: true } in config.pbtxt"
+            )
+        if flags not in (REQUEST_RELEASE_ALL, REQUEST_RELEASE_RESCHEDULE):
+            raise TritonModelException(
+                f"set_release_flags takes TRITONSERVER_REQUEST_RELEASE_ALL or TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, not {flags}"
             )
         self._release_flags = flags
+
+    @property
+    def is_rescheduled(self) -> bool:
+        """Whether the model asks for a further execution of the request."""
+        return self._release_flags == REQUEST_RELEASE_RESCHEDULE
 
     def exec(self, decoupled: bool = False) -> Any:
         """Sends the request to the model `model_name`, and waits for its response.

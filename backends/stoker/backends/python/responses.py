@@ -9,6 +9,7 @@ from typing import Any, Final
 from stoker.backends.api.batch import Outcome
 from stoker.backends.api.errors import BackendFailed, Cancelled
 from stoker.backends.api.request_share import RequestShare
+from stoker.backends.api.rescheduling import Rescheduled
 from stoker.backends.api.response_parameters import ParameterValue, check_response_parameters
 from stoker.backends.python.errors import TritonError, TritonModelException, failure_of, serving_error
 from stoker.backends.python.tensors import Tensor
@@ -82,6 +83,10 @@ class RequestEnd:
     """The responses and the one end of a request. Safe to use from several threads.
 
     INVARIANT: of all ends only the first counts.
+
+    Attributes:
+        share: The request's share of the batch.
+        has_sender: Whether the model has taken a response sender.
     """
 
     def __init__(
@@ -95,7 +100,7 @@ class RequestEnd:
 
         A request that is dropped may end in any allocation of a thread that holds the lock.
         """
-        self._share = share
+        self.share = share
         self._take = take
         self._is_decoupled = is_decoupled
         self._lock = lock
@@ -104,7 +109,6 @@ class RequestEnd:
         self._response: Mapping[str, Any] | None = None
         self._is_gone = False
         self._outcome: Outcome | None = None
-        #: Whether the model has taken a response sender.
         self.has_sender = False
 
     @property
@@ -115,7 +119,7 @@ class RequestEnd:
     @property
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled the request or is gone."""
-        return self._is_gone or self._share.is_cancelled
+        return self._is_gone or self.share.is_cancelled
 
     def respond(self, response: InferenceResponse) -> None:
         """Takes a response of the model; waits while the client reads too slowly. Responses after the client is gone are dropped.
@@ -129,7 +133,7 @@ class RequestEnd:
             self.end(serving_error(error))
             return
         try:
-            outputs = self._take(response, self._share)
+            outputs = self._take(response, self.share)
         except Exception as failure:  # noqa: BLE001 - tensors are of the model: this request's failure
             self.end(failure_of(failure))
             return
@@ -137,7 +141,7 @@ class RequestEnd:
             if self._response is not None:
                 self.end(BackendFailed("the model sent more than one response, and it is not decoupled"))
             self._response = outputs
-        elif self._share.responses is not None and not self._share.responses.put(outputs):
+        elif self.share.responses is not None and not self.share.responses.put(outputs):
             self._is_gone = True
 
     def end(self, outcome: Outcome | None = None) -> None:
@@ -157,6 +161,21 @@ class RequestEnd:
                 self._outcome = BackendFailed("the model ended the request without a response")
             if self._ended is not None:
                 self._ended.set()
+
+    def reschedule(self, states: Mapping[str, Any]) -> None:
+        """Ends this execution of the request: it is executed again, with `states` as those that the server keeps.
+
+        Without effect on a request that has ended: the model sent the FINAL flag, or an error.
+        """
+        with self._lock:
+            if self._response is not None:
+                self.end(BackendFailed("the model sent a response to a request that it reschedules, and it is not decoupled"))
+            self.end(Rescheduled(states))
+
+    @property
+    def is_rescheduled(self) -> bool:
+        """Whether the request is executed again."""
+        return isinstance(self._outcome, Rescheduled)
 
     def abandon(self) -> None:
         """Ends the request because the model has dropped it and its response sender."""
@@ -198,10 +217,13 @@ class InferenceResponseSender:
             flags: `TRITONSERVER_RESPONSE_COMPLETE_FINAL` with the last response, or without a response after it; else 0.
 
         Raises:
-            TritonModelException: the FINAL flag was sent before, the flags are unknown, or there is neither a response nor the flag.
+            TritonModelException: the FINAL flag was sent before, the request was rescheduled, the flags are unknown, or there is neither a
+                response nor the flag.
         """
         if self._is_closed:
             raise TritonModelException("the response sender has sent the FINAL flag: it sends no more responses")
+        if self._holder.end.is_rescheduled:
+            raise TritonModelException("the request was rescheduled: its next execution has a response sender of its own")
         if flags not in (0, RESPONSE_COMPLETE_FINAL):
             raise TritonModelException(f"flags takes 0 or TRITONSERVER_RESPONSE_COMPLETE_FINAL, not {flags}")
         if response is None and flags == 0:

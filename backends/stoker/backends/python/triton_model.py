@@ -3,6 +3,9 @@
 `execute` gets all requests of a batch at once, each as an object of its own, and is never called in two threads at once. A request ends
 with the response that `execute` returns for it, or with the FINAL flag of its response sender. A batch ends when all its requests have
 ended; a decoupled model may begin the next ones meanwhile, up to `pipeline_depth`.
+
+The requests of an iterative sequence (`ModelSignature.is_iterative`) share batches, also if the model is decoupled. `execute` may ask for a
+further execution of a request: then its outcome in this batch is `Rescheduled`.
 """
 
 import asyncio
@@ -22,7 +25,7 @@ from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.request_share import RequestShare
 from stoker.backends.api.response_parameters import with_parameters
 from stoker.backends.api.streaming import DECOUPLED_ONLY
-from stoker.backends.python.errors import failure_of
+from stoker.backends.python.errors import failure_of, serving_error
 from stoker.backends.python.event_loop import EventLoopThread
 from stoker.backends.python.importing import ModelImport, load_failure
 from stoker.backends.python.requests import FLAG_SEQUENCE_END, FLAG_SEQUENCE_START, InferenceRequest, InferenceTrace
@@ -119,8 +122,27 @@ class TritonProcessor(BatchProcessor):
     def _taken(self, response: InferenceResponse, share: Share) -> Mapping[str, Any]:
         tensors = {tensor.name(): held(tensor) for tensor in response.output_tensors()}
         is_whole = not self._signature.is_decoupled
-        outputs = self._check.outputs(tensors, share.output_names, is_whole=is_whole, rows=share.rows)
+        wanted: Sequence[str] = share.output_names
+        if self._signature.is_iterative:
+            # The last execution of a request needs not return states.
+            wanted = [name for name in wanted if name in tensors or name not in self._model.state_names]
+        outputs = self._check.outputs(tensors, wanted, is_whole=is_whole, rows=share.rows)
         return with_parameters(outputs, response.sent_parameters)
+
+    def _states(self, response: InferenceResponse, share: RequestShare) -> Mapping[str, Any]:
+        """The states in what `execute` returned for a request that it reschedules.
+
+        Raises:
+            BackendFailed: there are other outputs, or one contradicts the signature.
+        """
+        tensors = {tensor.name(): held(tensor) for tensor in response.output_tensors()}
+        names = [name for name in tensors if name in self._model.state_names]
+        if not names or len(names) < len(tensors):
+            raise BackendFailed(
+                "Expected a None object in the execute function return list for rescheduled request, found type 'InferenceResponse'; only "
+                f"an InferenceResponse of states may be returned: {', '.join(self._model.state_names) or 'the model has none'}"
+            )
+        return self._check.outputs(tensors, names, is_whole=True, rows=share.rows)
 
     def _execute(self, requests: list[InferenceRequest], ends: Sequence[RequestEnd]) -> None:
         running = [end for end in ends if end.outcome is None]
@@ -130,17 +152,34 @@ class TritonProcessor(BatchProcessor):
         if self._signature.is_decoupled:
             if returned is not None and any(response is not None for response in returned):
                 raise BackendFailed("execute of a decoupled model must return None: responses go through get_response_sender()")
+            for request, end in zip(requests, running, strict=True):
+                if request.is_rescheduled:
+                    end.reschedule({})
             return
-        for end, response in zip(running, _responses(returned, len(running), running), strict=True):
-            if response is not None:
+        for request, end, response in zip(requests, running, _responses(returned, requests, running), strict=True):
+            if request.is_rescheduled:
+                self._reschedule(end, response)
+            elif response is not None:
                 end.respond(response)
                 end.end()
             elif not end.has_sender:
                 end.end(BackendFailed("execute returned None for the request, and took no response sender for it"))
 
+    def _reschedule(self, end: RequestEnd, response: InferenceResponse | None) -> None:
+        if response is not None and (error := response.error()) is not None:
+            end.end(serving_error(error))
+            return
+        try:
+            states = {} if response is None else self._states(response, end.share)
+        except Exception as failure:  # noqa: BLE001 - tensors are of the model: this request's failure
+            end.end(failure_of(failure))
+        else:
+            end.reschedule(states)
 
-def _responses(returned: Any, count: int, ends: Sequence[RequestEnd]) -> Sequence[InferenceResponse | None]:
-    if returned is None and all(end.has_sender for end in ends):
+
+def _responses(returned: Any, requests: Sequence[InferenceRequest], ends: Sequence[RequestEnd]) -> Sequence[InferenceResponse | None]:
+    count = len(requests)
+    if returned is None and all(end.has_sender or request.is_rescheduled for request, end in zip(requests, ends, strict=True)):
         return [None] * count
     if not isinstance(returned, (list, tuple)):
         raise BackendFailed(f"execute must return a list of InferenceResponse objects, not {type(returned).__name__}")
@@ -172,6 +211,9 @@ class TritonInstance(Instance):
             ModelLoadError: the class has no `execute`, or the model raised.
         """
         self.request_class = request_class
+        request_class.is_iterative = request.signature.is_iterative
+        #: The outputs of the states that the server keeps.
+        self.state_names = _state_names(request.config_json)
         self._module = module
         self._import = model_import
         self._signature = request.signature
@@ -230,6 +272,11 @@ class TritonInstance(Instance):
             if self._loop is not None:
                 self._loop.close()
             self._import.forget(self._module)
+
+
+def _state_names(config_json: str) -> tuple[str, ...]:
+    batching = json.loads(config_json or "{}").get("sequence_batching", {})
+    return tuple(state["output_name"] for state in batching.get("state", ()))
 
 
 class _NoClock:

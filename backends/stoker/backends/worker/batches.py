@@ -15,6 +15,7 @@ from stoker.backends.api.backend import ResponseSink
 from stoker.backends.api.batch import BatchResult, Outcome, Share, as_failure
 from stoker.backends.api.errors import BackendFailed, LogLines, ServingError
 from stoker.backends.api.model import ModelSignature
+from stoker.backends.api.rescheduling import Rescheduled
 from stoker.backends.api.response_parameters import OutputsWithParameters, check_response_parameters
 from stoker.backends.worker.arrays import BYTES, Array, BlockLayout, Blocks, read_blocks, to_json
 from stoker.backends.worker.channel import INLINE_BYTES, Message
@@ -353,11 +354,14 @@ class ResultWriter:
         described: list[Any] = []
         shared: dict[int, int] = {}
         parameters: dict[str, Any] = {}
+        rescheduled: list[int] = []
         for position, outcome in enumerate(outcomes):
             if not isinstance(outcome, ServingError):
                 described.append({name: blocks.add([array]) for name, array in outcome.items()})
                 if isinstance(outcome, OutputsWithParameters):
                     parameters[str(position)] = outcome.parameters
+                elif isinstance(outcome, Rescheduled):
+                    rescheduled.append(position)
             elif id(outcome) in shared:
                 # One error of several requests stays one, so that the log has it once.
                 described.append(shared[id(outcome)])
@@ -367,13 +371,17 @@ class ResultWriter:
         meta: dict[str, Any] = {"o": described, "e": list(executions), "b": blocks.entries}
         if parameters:
             meta["p"] = parameters
+        if rescheduled:
+            meta["again"] = rescheduled
         return Outgoing(to_json(meta), blocks.size_bytes, blocks.write, blocks.entries)
 
 
 class ResultReader:
     """Reads the messages of results, in the server."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_iterative: bool = False) -> None:
+        """`is_iterative`: the model may ask for a further execution of a request."""
+        self._is_iterative = is_iterative
         self._kept: dict[bytes, tuple[list[str], BlockLayout]] = {}
 
     def read(self, message: Message, items: Sequence[Share]) -> BatchResult:
@@ -424,6 +432,11 @@ class ResultReader:
                 outcome = outcomes[int(position)]
                 if not isinstance(outcome, ServingError):
                     outcomes[int(position)] = OutputsWithParameters(outcome, check_response_parameters(parameters))
+            for position in meta.get("again", ()):
+                outcome = outcomes[position]
+                if isinstance(outcome, ServingError) or not self._is_iterative:
+                    raise ValueError(f"the request at place {position} cannot be rescheduled")
+                outcomes[position] = Rescheduled(outcome)
             executions = meta["e"]
         input_ns, infer_ns, output_ns = message.times_ns
         return BatchResult(outcomes, executions, input_ns, infer_ns, output_ns)

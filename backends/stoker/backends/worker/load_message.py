@@ -101,6 +101,7 @@ def _signature_to_json(signature: ModelSignature) -> "dict[str, Any]":
         "outputs": [_spec_to_json(spec) for spec in signature.outputs],
         "max_batch_size": signature.max_batch_size,
         "is_decoupled": signature.is_decoupled,
+        "is_iterative": signature.is_iterative,
         "most_split_rows": signature.most_split_rows,
         "batch_inputs": [[made.kind.value, made.name, made.datatype.value, made.source] for made in signature.batch_inputs],
         "batch_outputs": [[cut.name, cut.source] for cut in signature.batch_outputs],
@@ -113,6 +114,7 @@ def _signature_from_json(value: "Mapping[str, Any]") -> ModelSignature:
         outputs=tuple(_spec_from_json(spec) for spec in value["outputs"]),
         max_batch_size=value["max_batch_size"],
         is_decoupled=value["is_decoupled"],
+        is_iterative=value["is_iterative"],
         most_split_rows=value["most_split_rows"],
         batch_inputs=tuple(
             BatchInput(BatchInputKind(kind), name, DataType(datatype), source) for kind, name, datatype, source in value["batch_inputs"]

@@ -34,6 +34,7 @@ from stoker.backends.worker.protocol import (
     CLOSE,
     CLOSED,
     CREDIT,
+    CREDIT_STEP,
     DONE,
     FAILED,
     FREED,
@@ -73,7 +74,8 @@ class WorkerMain:
         self._reader = BatchReader()
         self._outputs = OutputSegment(channel)
         self._writer = ResultWriter(self._outputs)
-        self._sinks: dict[int, RemoteSink] = {}
+        #: Of a decoupled model, the sinks of the requests of each batch.
+        self._sinks: dict[int, list[RemoteSink]] = {}
         self._is_decoupled = False
         self._backend: Backend | None = None
 
@@ -190,17 +192,19 @@ class WorkerMain:
             # The cancellation of a request reaches the item that the model sees.
             items = self._running[number] = batch.items()
             if self._is_decoupled:
-                item = items[0]
-                item.responses = self._sinks[number] = RemoteSink(self._channel, number, 0, item)
+                sinks = self._sinks[number] = [RemoteSink(self._channel, number, index, item) for index, item in enumerate(items)]
+                for item, sink in zip(items, sinks, strict=True):
+                    item.responses = sink
             put((number, batch))
-        elif kind == CREDIT and number in self._sinks:
-            self._sinks[number].add_credits(message.index)
+        elif kind == CREDIT:
+            for sink in self._sinks.get(number, [])[message.index : message.index + 1]:
+                sink.add_credits(CREDIT_STEP)
         elif kind == CANCEL:
             items = self._running.get(number, [])
             if message.index < len(items):
                 items[message.index].is_cancelled = True
-            if number in self._sinks:
-                self._sinks[number].cancel()
+            for sink in self._sinks.get(number, [])[message.index : message.index + 1]:
+                sink.cancel()
         elif kind in (CALL_RESPONSE, CALL_END):
             self._calls.arrived(message)
         elif kind == RELEASE:

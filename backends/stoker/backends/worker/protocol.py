@@ -14,7 +14,7 @@ FAILED: Final = 3
 RUN: Final = 4
 RESPONSE: Final = 5
 DONE: Final = 6
-#: To the process: the client has read `index` responses of stream `number`.
+#: To the process: the client has read `CREDIT_STEP` responses of the request at place `index` of batch `number`.
 CREDIT: Final = 7
 #: To the process: the request at place `index` of batch `number` is cancelled.
 CANCEL: Final = 8

@@ -336,7 +336,7 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
             "each worker process has devices of its own: models in other processes do not compete for them, and the metrics of these "
             "devices are not exported",
         )
-    sequences = sequence_batching(message, report)
+    sequences = sequence_batching(message, report, may_reschedule=backend.reschedules)
     if sequences is not None:
         findings.written("sequence_batching", sequences.summary)
         instances = sum(max(1, group.count) * max(1, len(group.gpus)) for group in message.instance_group)

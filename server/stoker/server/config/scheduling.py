@@ -256,15 +256,21 @@ def own_outputs(config: pb.ModelConfig) -> frozenset[str]:
     return frozenset(state.output_name for state in config.sequence_batching.state)
 
 
-def sequence_batching(config: pb.ModelConfig, report: Report) -> SequenceBatching | None:
-    """The sequence batching of a completed `config`; None: it has none, or reports its errors."""
+def sequence_batching(config: pb.ModelConfig, report: Report, *, may_reschedule: bool) -> SequenceBatching | None:
+    """The sequence batching of a completed `config`; None: it has none, or reports its errors.
+
+    Args:
+        config: The configuration.
+        report: Receives the errors.
+        may_reschedule: Whether a model of the backend may ask for a further execution of a request.
+    """
     if not config.HasField(_AT):
         return None
     batching = config.sequence_batching
-    if batching.iterative_sequence:
-        report.error(f"{_AT}.iterative_sequence", "not supported by this server")
-    if config.model_transaction_policy.decoupled:
-        report.error(_AT, "contradicts model_transaction_policy.decoupled")
+    if batching.iterative_sequence and not may_reschedule:
+        report.warn(f"{_AT}.iterative_sequence", "models of this backend ask for no further execution: each request is executed once")
+    if config.model_transaction_policy.decoupled and not (batching.iterative_sequence and may_reschedule):
+        report.error(_AT, "contradicts model_transaction_policy.decoupled, unless a model written in Python has iterative_sequence: true")
     if not 0 <= batching.direct.minimum_slot_utilization <= 1:
         report.error(
             f"{_AT}.direct.minimum_slot_utilization", f"takes a share from 0 to 1, not {batching.direct.minimum_slot_utilization:g}"
@@ -282,7 +288,8 @@ def sequence_batching(config: pb.ModelConfig, report: Report) -> SequenceBatchin
     instances = sum(max(1, group.count) for group in config.instance_group) or 1
     candidates = batching.oldest.max_candidate_sequences if batching.HasField("oldest") else 0
     most = instances * (candidates or max(1, config.max_batch_size))
-    return SequenceBatching(batching.max_sequence_idle_microseconds or DEFAULT_IDLE_US, most, controls, states)
+    idle_us = batching.max_sequence_idle_microseconds or DEFAULT_IDLE_US
+    return SequenceBatching(idle_us, most, controls, states, batching.iterative_sequence)
 
 
 def joined_requests(config: pb.ModelConfig) -> DynamicBatching | None:

@@ -80,21 +80,22 @@ class SequenceBatching:
         most_sequences: Bound on the sequences in progress; further ones wait.
         controls: The control inputs of the model.
         states: The states that the server keeps for each sequence.
+        is_iterative: Whether each request is a sequence of its own, which the model may execute several times.
     """
 
     idle_us: int
     most_sequences: int
     controls: tuple[ControlInput, ...] = ()
     states: tuple[SequenceState, ...] = ()
+    is_iterative: bool = False
 
     @property
     def summary(self) -> str:
         """One line of text for logs and tables."""
         known = ", ".join(f"{control.kind.value} as '{control.name}'" for control in self.controls) or "no controls"
         kept = ", ".join(f"'{state.output.name}' as '{state.input.name}'" for state in self.states) or "no state"
-        return (
-            f"up to {self.most_sequences} sequences, idle for at most {self.idle_us} us; controls of the model: {known}; its state: {kept}"
-        )
+        each = "each one request" if self.is_iterative else f"idle for at most {self.idle_us} us"
+        return f"up to {self.most_sequences} sequences, {each}; controls of the model: {known}; its state: {kept}"
 
     def extend(self, signature: ModelSignature) -> ModelSignature:
         """Adds the tensors that only the model sees to `signature`, which is the one that clients see."""
@@ -107,4 +108,5 @@ class SequenceBatching:
                 *(state.input for state in self.states),
             ),
             outputs=(*signature.outputs, *(state.output for state in self.states if state.output.name not in outputs)),
+            is_iterative=self.is_iterative,
         )

@@ -86,9 +86,14 @@ class _Running:
         #: Places of the requests whose clients have gone.
         self.cancelled: list[int] = []
         self.write_ns = 0
-        #: Responses of a stream that its client has not read, and read ones that the process does not know of.
-        self.unread = 0
-        self.unreported = 0
+        #: By place, responses that the client has not read, and read ones that the process does not know of.
+        self.unread = [0] * len(work.items)
+        self.unreported = [0] * len(work.items)
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether the model waits until a client that has not gone reads its responses."""
+        return any(unread >= CREDITS - self.unreported[index] for index, unread in enumerate(self.unread) if index not in self.cancelled)
 
 
 class ProcessWorker:
@@ -132,7 +137,7 @@ class ProcessWorker:
             start, settings, clock=clock, timers=timers, loop=loop, fail=self._fail_running, take=self._attach
         )
         self._writer = BatchWriter(signature, with_facts=process.reads_requests)
-        self._reader = ResultReader()
+        self._reader = ResultReader(is_iterative=signature.is_iterative)
         self._attach(process)
 
     @property
@@ -207,15 +212,15 @@ class ProcessWorker:
                 if running.is_sent:
                     self._send(process, CANCEL, number, index)
 
-    def credit(self, work: Work) -> None:
-        """A client has read one response of its stream."""
+    def credit(self, work: Work, index: int) -> None:
+        """The client of the request at place `index` has read one response."""
         for number, running in self._running.items():
             if running.work is work:
-                running.unread -= 1
-                running.unreported += 1
-                if running.unreported >= CREDIT_STEP and self._process is not None:
-                    self._send(self._process, CREDIT, number, running.unreported)
-                    running.unreported = 0
+                running.unread[index] -= 1
+                running.unreported[index] += 1
+                if running.unreported[index] >= CREDIT_STEP and self._process is not None:
+                    self._send(self._process, CREDIT, number, index)
+                    running.unreported[index] -= CREDIT_STEP
                 running.progress_ns = self._now_ns()
 
     async def close(self) -> None:
@@ -367,12 +372,12 @@ class ProcessWorker:
             if running is None:
                 return
             running.progress_ns = self._now_ns()
-            running.unread += 1
-            work = running.work
+            work, index = running.work, message.index
             outputs = _checked(read_response, message)
-            sink: Any = _checked(work.items.__getitem__, message.index).responses
+            sink: Any = _checked(work.items.__getitem__, index).responses
+            running.unread[index] += 1
             if sink is not None:
-                sink.feed(outputs, lambda: self.credit(work))
+                sink.feed(outputs, lambda: self.credit(work, index))
         elif kind == FIGURES:
             process.figures = _checked(read_figures, message)
         elif self._calls is not None and kind in (CALL, CALL_CREDIT, CALL_CANCEL, CONTROL):
@@ -451,7 +456,7 @@ class ProcessWorker:
         if self._calls is not None and self._calls.is_controlling(process):
             self._progressed()  # a load has its own limit
         for running in self._running.values():
-            if running.unread >= CREDITS - running.unreported and not running.cancelled:
+            if running.waits_for_client:
                 running.progress_ns = now_ns  # the model waits for its client
             if now_ns - running.progress_ns >= timeout_ns:
                 limit_s = self._settings.instance_timeout_s

@@ -54,6 +54,7 @@ from stoker.server.observability.recorder import ServerRecorder, VersionRecorder
 from stoker.server.scheduling.cached import CachedScheduler
 from stoker.server.scheduling.ensemble import EnsembleScheduler, StepIdentity
 from stoker.server.scheduling.ensemble_plan import Resolve
+from stoker.server.scheduling.iterative import IterativeScheduler
 from stoker.server.scheduling.padding import PaddingScheduler
 from stoker.server.scheduling.rate_limiter import RateLimiter, SchedulerLimits
 from stoker.server.scheduling.scheduler import Scheduler
@@ -366,7 +367,10 @@ class VersionLoader:
             in_front = self._cached(config, version, splitting, recorder, loaded.identity)
             servable = Servable(loaded.config, version, in_front, loaded.files, loaded.labels, discard_all)
         else:
-            sequences = SequenceScheduler(
+            most_waiting = self._settings.max_queue_size
+            if config.sequences.is_iterative:
+                most_waiting = min(most_waiting, config.max_enqueued_requests or most_waiting)
+            sequences = (IterativeScheduler if config.sequences.is_iterative else SequenceScheduler)(
                 scheduler,
                 loaded.config.name,
                 loaded.config.signature,
@@ -374,7 +378,7 @@ class VersionLoader:
                 clock=self._clock,
                 timers=self._timers,
                 recorder=recorder,
-                max_queue_size=self._settings.max_queue_size,
+                max_queue_size=most_waiting,
             )
             servable = Servable(loaded.config, version, sequences, loaded.files, loaded.labels, discard_all)
 

@@ -83,6 +83,8 @@ class Scheduler:
         self.on_idle: Callable[[], None] | None = None
         self._config = config
         self._signature = config.signature
+        #: Whether results may bring requests that are executed again. The owner bounds the requests then.
+        self._is_iterative = config.signature.is_iterative
         self._version = version
         self._pool = WorkerPool(workers, recorder, model=config.name, version=version)
         #: The worker, if there is only one: there is no choice and no ejection.
@@ -102,10 +104,11 @@ class Scheduler:
             levels=settings.priority_levels,
             default_policy=settings.default_queue_policy,
             policies=settings.priority_queue_policies,
-            max_size=min(max_queue_size, config.max_enqueued_requests or max_queue_size),
+            max_size=max_queue_size if self._is_iterative else min(max_queue_size, config.max_enqueued_requests or max_queue_size),
         )
         # The requests of a decoupled model are separate streams.
-        most_rows = 0 if config.signature.is_decoupled else config.signature.max_batch_size
+        is_apart = config.signature.is_decoupled and not self._is_iterative
+        most_rows = 0 if is_apart else config.signature.max_batch_size
         self._batcher = DynamicBatcher(most_rows, config.dynamic_batching)
         #: Whether each request runs alone, one after the other.
         self.runs_apart = not (self._batcher.is_batching or config.signature.is_decoupled)
@@ -194,6 +197,11 @@ class Scheduler:
         if not self._dispatch_is_due:
             self._dispatch_is_due = True
             self._timers.call_soon(self._dispatch)
+
+    def notify_cancelled(self, entry: Pending) -> None:
+        """The client of a request that a worker has started has gone: the model may look. The result of the request still follows."""
+        entry.request.is_cancelled = True
+        self._cancel_running(entry)
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Submits a request and awaits its response; cancelling the caller cancels the request.
@@ -305,7 +313,7 @@ class Scheduler:
         if self._only_worker is None:
             self._pool.ended(batch.worker, result, now_ns)
         count_batch(self._recorder, batch.entries, result, now_ns)
-        if not self._is_dispatching:
+        if not (self._is_dispatching or self._is_iterative):
             # The thread need not wait until the responses of this batch are encoded.
             self._dispatch()
         release = self._deliver if self._order is None else self._order.complete
@@ -314,6 +322,9 @@ class Scheduler:
         timers = self._timers
         timers.is_delivering = True
         try:
+            if self._is_iterative:
+                # The next batch is formed after the results: the requests that are executed again join those that wait.
+                self.wake()
             # Compiled, `zip` with `strict` takes 0.3 us.
             for at, entry in enumerate(batch.entries):
                 outcome = outcomes[at]

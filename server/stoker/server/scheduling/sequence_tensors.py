@@ -62,11 +62,11 @@ def _first(state: SequenceState, shape: tuple[int, ...]) -> Array:
 
 
 def next_states(batching: SequenceBatching, outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The states for the next request, from a request's `outputs`, by input name.
+    """The states for the next request that are in a request's `outputs`, by input name.
 
     Parts of a batch's array are copied: a waiting sequence must not keep the whole batch in memory.
     """
-    given = {state.input.name: outputs[state.output.name] for state in batching.states}
+    given = {state.input.name: outputs[state.output.name] for state in batching.states if state.output.name in outputs}
     return {name: array if array.base is None else array.copy() for name, array in given.items()}
 
 

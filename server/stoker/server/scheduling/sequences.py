@@ -11,103 +11,20 @@ executed START: if the START fails or is not run, the requests behind it are rej
 
 import copy
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import DeadlineExceeded, InvalidRequest, Overloaded, QueueTimeout, ServingError, Unavailable
 from stoker.backends.api.model import ModelSignature
-from stoker.server.core.completion import Completion
 from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, InFlight
-from stoker.server.core.sequence import Array, ControlKind, SequenceBatching, SequenceMark
-from stoker.server.core.timers import Timer, Timers
+from stoker.server.core.sequence import ControlKind, SequenceBatching, SequenceMark
+from stoker.server.core.timers import Timers
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
-from stoker.server.scheduling.pending import Pending
+from stoker.server.scheduling.open_sequence import Member, OpenSequence
 from stoker.server.scheduling.queue import earliest
 from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequence_tensors import control_arrays, first_states, id_array, next_states
-
-
-class OpenSequence:
-    """A sequence in progress. Confined to: the event loop.
-
-    Attributes:
-        id: The client's id of the sequence.
-        states: The states for the next request, by input name.
-        waiting: Requests behind the running one.
-        running: The running request.
-        idle: The timer that ends the sequence when it is idle too long.
-        is_admitted: Whether it counts towards the bound on sequences in progress.
-    """
-
-    __slots__ = ("id", "idle", "is_admitted", "running", "states", "waiting")
-
-    def __init__(self, sequence_id: int | str, states: dict[str, Array]) -> None:
-        self.id = sequence_id
-        self.states = states
-        self.waiting: deque[Member] = deque()
-        self.running: Member | None = None
-        self.idle: Timer | None = None
-        self.is_admitted = False
-
-    def rest(self) -> None:
-        """Cancels the idle timer."""
-        if self.idle is not None:
-            self.idle.cancel()
-            self.idle = None
-
-
-class Member(Completion[InferResponse]):
-    """The completion of one accepted request of a sequence. Confined to: the event loop.
-
-    Attributes:
-        sequence: The sequence.
-        request: The request.
-        mark: The request's place in the sequence.
-        timeout_ns: When its queue timeout expires, nanoseconds; None: never.
-        ended: Called once, when the request completes or is cancelled.
-        expiry: The timer that expires the request while it waits for its turn.
-        flight: The handle from the inner scheduler; None: the request waits for its turn.
-    """
-
-    __slots__ = ("_withdraw_from", "ended", "expiry", "flight", "mark", "request", "sequence", "timeout_ns")
-
-    def __init__(
-        self,
-        sequence: OpenSequence,
-        request: InferRequest,
-        mark: SequenceMark,
-        now_ns: int,
-        done: Done,
-        ended: Callable[[], None],
-        withdraw: "Callable[[Member], None]",
-    ) -> None:
-        """The request was accepted at `now_ns`; `withdraw` cancels it."""
-        super().__init__(done)
-        self.sequence = sequence
-        self.request = request
-        self.mark = mark
-        self.timeout_ns = now_ns + request.timeout_us * 1_000 if request.timeout_us else None
-        self.ended = ended
-        self.expiry: Timer | None = None
-        self.flight: Pending | None = None
-        self._withdraw_from = withdraw
-
-    def _withdraw(self) -> None:
-        self._withdraw_from(self)
-
-    @property
-    def has_run(self) -> bool:
-        """Whether a worker has started it, so that it changes the model's state."""
-        return self.flight is not None and self.flight.dispatched_ns > 0
-
-    def silence(self) -> None:
-        """Cancels the expiry timer."""
-        if self.expiry is not None:
-            self.expiry.cancel()
-            self.expiry = None
-
 
 log = logging.getLogger("stoker.scheduling")
 
@@ -172,7 +89,7 @@ class SequenceScheduler:
             InvalidRequest: the request has no sequence id, belongs to no sequence in progress, or has several rows. And as
                 `Scheduler.submit`. A rejected START ends the sequence with its id: later requests with the id belong to the rejected START.
         """
-        mark = request.sequence or _NO_MARK
+        mark = self._mark_of(request)
         now_ns = self._clock.now_ns()
         request.received_ns = request.received_ns or now_ns
         try:
@@ -183,12 +100,10 @@ class SequenceScheduler:
             self._check(request, mark)
         except ServingError:
             self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - request.received_ns)
-            if mark.is_start and (before := self._known.get(mark.id)) is not None:
-                self._replace(before)
-                self._admit()
+            self._rejected(mark)
             raise
         sequence = self._begin(mark.id) if mark.is_start else self._known[mark.id]
-        member = Member(sequence, request, mark, now_ns, done, ended or _ignore, self._withdraw)
+        member = self._member(sequence, request, mark, now_ns, done, ended or _ignore)
         if sequence.running is None and not sequence.waiting and sequence.is_admitted:
             # A request that the inner scheduler rejects is rejected here.
             try:
@@ -263,12 +178,28 @@ class SequenceScheduler:
         self.abandon(f"model '{self._model}' was unloaded")
         await self._inner.close()
 
+    def _mark_of(self, request: InferRequest) -> SequenceMark:
+        """The place in its sequence that a client's request names."""
+        return request.sequence or _NO_MARK
+
+    def _member(
+        self, sequence: OpenSequence, request: InferRequest, mark: SequenceMark, now_ns: int, done: Done, ended: Callable[[], None]
+    ) -> Member:
+        """The completion of an accepted request."""
+        return Member(sequence, request, mark, now_ns, done, ended, self._withdraw)
+
+    def _rejected(self, mark: SequenceMark) -> None:
+        """Ends the sequence whose id a rejected START names: later requests with the id belong to that START."""
+        if mark.is_start and (before := self._known.get(mark.id)) is not None:
+            self._replace(before)
+            self._admit()
+
     def _check(self, request: InferRequest, mark: SequenceMark) -> None:
         if not mark.id:
-            raise InvalidRequest(f"{_named(request)} to model '{self._model}' must specify a non-zero or non-empty correlation ID")
+            raise InvalidRequest(f"{named(request)} to model '{self._model}' must specify a non-zero or non-empty correlation ID")
         if request.rows > 1:
             raise InvalidRequest(
-                f"{_named(request)} to model '{self._model}' must specify batch-size 1 due to requirements of sequence batcher"
+                f"{named(request)} to model '{self._model}' must specify batch-size 1 due to requirements of sequence batcher"
             )
         for control in self._batching.controls:
             if control.kind is ControlKind.ID:
@@ -278,7 +209,7 @@ class SequenceScheduler:
 
     def _without_start(self, request: InferRequest, mark: SequenceMark) -> InvalidRequest:
         return InvalidRequest(
-            f"{_named(request)} for sequence {mark.id} to model '{self._model}' must specify the START flag"
+            f"{named(request)} for sequence {mark.id} to model '{self._model}' must specify the START flag"
             " on the first request of the sequence"
             + ("; its state was lost when the worker process of the model ended: begin it again" if mark.id in self._lost_ids else "")
         )
@@ -331,18 +262,24 @@ class SequenceScheduler:
         if member.timeout_ns is not None and member.timeout_ns <= now_ns:
             self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - request.received_ns)
             raise _queue_timeout()
+        inner = self._step(member, member.mark)
+        inner.timeout_us = 0 if member.timeout_ns is None else max(1, (member.timeout_ns - now_ns) // 1_000)
+        member.flight = self._inner.submit(inner, lambda response: self._finished(member, response))
+        sequence.running = member
+
+    def _step(self, member: Member, mark: SequenceMark) -> InferRequest:
+        """The request that the model gets for `member`, as the request at the place `mark` of its sequence."""
+        sequence, request = member.sequence, member.request
         outputs = dict.fromkeys((*request.output_names, *(state.output.name for state in self._batching.states)))
         inner = copy.copy(request)
         inner.inputs = {
             **request.inputs,
-            **control_arrays(self._batching, member.mark, self._model, is_batched=self._signature.is_batched),
+            **control_arrays(self._batching, mark, self._model, is_batched=self._signature.is_batched),
             **sequence.states,
         }
         inner.output_names = tuple(outputs)
         inner.signature = self._inner_signature
-        inner.timeout_us = 0 if member.timeout_ns is None else max(1, (member.timeout_ns - now_ns) // 1_000)
-        member.flight = self._inner.submit(inner, lambda response: self._finished(member, response))
-        sequence.running = member
+        return inner
 
     def _run_next(self, sequence: OpenSequence) -> None:
         while sequence.running is None and sequence.waiting:
@@ -493,7 +430,8 @@ def _queue_timeout() -> QueueTimeout:
     return QueueTimeout("Request timeout expired", retry_after_s=1.0)
 
 
-def _named(request: InferRequest) -> str:
+def named(request: InferRequest) -> str:
+    """The beginning of the text of an error, as in Triton: it names the request."""
     return f"[request id: {request.request_id or '<id_unknown>'}] inference request"
 
 

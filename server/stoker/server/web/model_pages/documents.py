@@ -56,7 +56,8 @@ def model_page(description: ModelDescription, version: int | None, calls: Sequen
     batch = f"up to {signature.max_batch_size} rows a request" if signature.is_batched else "no batch dimension"
     facts = [f"version {description.version}", config.platform or config.backend, batch]
     facts += ["returns any number of responses to a request"] if signature.is_decoupled else []
-    facts += ["requests belong to sequences"] if config.sequences is not None else []
+    if config.sequences is not None:
+        facts.append("the model may execute a request several times" if config.sequences.is_iterative else "requests belong to sequences")
     tensors = [_tensor("input", spec, lead) for spec in signature.inputs] + [_tensor("output", spec, lead) for spec in signature.outputs]
     parts = [
         f'<nav><a href="{up}/models">Models</a></nav>',

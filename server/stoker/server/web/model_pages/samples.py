@@ -101,7 +101,7 @@ def sample(description: ModelDescription, version: int | None) -> Sample:
         inputs=tuple(_tensor(spec, lead) for spec in signature.inputs if not spec.optional),
         first_output=signature.outputs[0].name if signature.outputs else "",
         is_decoupled=signature.is_decoupled,
-        is_sequence=sequences is not None,
+        is_sequence=sequences is not None and not sequences.is_iterative,
         sequence_id="1" if has_text_id else 1,
         is_response_binary=any(tensor.datatype in BINARY_ONLY for tensor in signature.outputs),
     )
