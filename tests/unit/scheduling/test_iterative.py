@@ -1,5 +1,6 @@
 """Iterative sequences with a puppet worker and hand-turned time: the batches of their steps, controls, states, ends and counts."""
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from stoker.server.core.sequence import ControlInput, ControlKind, SequenceBatch
 from stoker.server.scheduling.iterative import MOST_UNREAD, IterativeScheduler
 from stoker.server.scheduling.scheduler import Scheduler
 from tests.fakes.puppet_worker import HandTimers, PuppetWorker, RecorderLog
+from tests.fakes.server_process import wait_until
 
 FP32, INT32 = DataType.FP32, DataType.INT32
 SIGNATURE = ModelSignature((TensorSpec("IN", FP32, (1,)),), (TensorSpec("OUT", FP32, (1,)),), 4)
@@ -36,10 +38,6 @@ class Reader:
 
     def __init__(self) -> None:
         self.unread: list[tuple[Mapping[str, Any], Any]] = []
-
-    def put(self, outputs: Mapping[str, Any]) -> bool:
-        self.unread.append((outputs, lambda: None))
-        return True
 
     def feed(self, outputs: Mapping[str, Any], taken: Any) -> None:
         self.unread.append((outputs, taken))
@@ -85,6 +83,7 @@ class Rig:
             timers=self.time,
             recorder=self.log,
             max_queue_size=max_queue_size,
+            post=lambda call, *arguments: call(*arguments),
         )
 
     def ask(self, *request_ids: str, rows: int = 1, **more: Any) -> None:
@@ -476,6 +475,25 @@ def test_states_of_a_decoupled_model_do_not_reach_the_client():
     assert list(reader.read()) == ["OUT"]
     rig.worker.finish([Rescheduled()])
     assert [item.inputs["was"].item() for item in rig.batch] == [3]
+
+
+def test_thread_of_a_model_waits_for_the_client_and_no_longer_than_the_request():
+    rig = Rig(is_decoupled=True)
+    reader = stream(rig, "a")
+    sink = sink_of(rig, "a")
+    outputs = {"OUT": np.ones((1, 1), np.float32)}
+    results = [sink.put(outputs) for _ in range(2 * MOST_UNREAD)]
+    waiting = [threading.Thread(target=lambda: results.append(sink.put(outputs))) for _ in range(2)]
+    for thread in waiting:
+        thread.start()
+    assert results == [True] * 2 * MOST_UNREAD
+    reader.read()
+    wait_until(lambda: len(results) == 2 * MOST_UNREAD + 1, what="the response for which there is space")
+    rig.flights["a"].cancel()
+    for thread in waiting:
+        thread.join(20)
+    assert results == [True] * (2 * MOST_UNREAD + 1) + [False]
+    assert not sink.put(outputs)
 
 
 def test_next_step_waits_while_the_client_does_not_read():

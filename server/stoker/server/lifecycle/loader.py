@@ -35,6 +35,7 @@ from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import ConfigError, FindingKind
 from stoker.server.core.ensemble import Ensemble, StepModel
 from stoker.server.core.model_config import Execution, ModelConfig
+from stoker.server.core.sequence import SequenceBatching
 from stoker.server.core.tasks import in_daemon_thread, raise_niceness
 from stoker.server.core.timers import Timers
 from stoker.server.execution.process_figures import ProcessFigures
@@ -367,19 +368,7 @@ class VersionLoader:
             in_front = self._cached(config, version, splitting, recorder, loaded.identity)
             servable = Servable(loaded.config, version, in_front, loaded.files, loaded.labels, discard_all)
         else:
-            most_waiting = self._settings.max_queue_size
-            if config.sequences.is_iterative:
-                most_waiting = min(most_waiting, config.max_enqueued_requests or most_waiting)
-            sequences = (IterativeScheduler if config.sequences.is_iterative else SequenceScheduler)(
-                scheduler,
-                loaded.config.name,
-                loaded.config.signature,
-                config.sequences,
-                clock=self._clock,
-                timers=self._timers,
-                recorder=recorder,
-                max_queue_size=most_waiting,
-            )
+            sequences = self._sequences(scheduler, loaded.config, config, config.sequences, recorder, loop)
             servable = Servable(loaded.config, version, sequences, loaded.files, loaded.labels, discard_all)
 
         def changed() -> None:
@@ -396,6 +385,26 @@ class VersionLoader:
         if len(processes) == len(workers):
             servable.processes = processes
         return servable
+
+    def _sequences(
+        self,
+        inner: Scheduler,
+        outer_config: ModelConfig,
+        config: ModelConfig,
+        batching: SequenceBatching,
+        recorder: VersionRecorder,
+        loop: asyncio.AbstractEventLoop,
+    ) -> SequenceScheduler:
+        """The scheduler of sequences in front of `inner`, whose configuration is `config`; that of the clients is `outer_config`."""
+        most, name, signature = self._settings.max_queue_size, config.name, outer_config.signature
+        clock, timers = self._clock, self._timers
+        if not batching.is_iterative:
+            return SequenceScheduler(inner, name, signature, batching, clock=clock, timers=timers, recorder=recorder, max_queue_size=most)
+        most = min(most, config.max_enqueued_requests or most)
+        return IterativeScheduler(
+            inner, name, signature, batching, clock=clock, timers=timers, recorder=recorder, max_queue_size=most,
+            post=loop.call_soon_threadsafe,
+        )  # fmt: skip
 
     def _process_worker(
         self, config: ModelConfig, version: int, instance: ProcessInstance, recorder: VersionRecorder, loop: asyncio.AbstractEventLoop

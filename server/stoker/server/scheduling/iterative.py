@@ -7,20 +7,25 @@ steps of different requests share batches, and a new request joins them as soon 
 request.
 """
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 
+from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import InvalidRequest, ServingError, Unavailable, Unsupported
+from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.rescheduling import Rescheduled
 from stoker.backends.api.response_parameters import parameters_of, with_parameters
 from stoker.backends.api.streaming import DECOUPLED_ONLY
 from stoker.server.core.request import AccessNote, Done, EngineResult, InferRequest, InferResponse, InFlight
 from stoker.server.core.sequence import Array, ControlKind, SequenceBatching, SequenceMark
-from stoker.server.observability.recorder import FailureReason
+from stoker.server.core.timers import Timers
+from stoker.server.observability.recorder import FailureReason, VersionRecorder
 from stoker.server.scheduling.open_sequence import Member, OpenSequence
 from stoker.server.scheduling.outcomes import failure_reason
+from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequence_tensors import next_states
 from stoker.server.scheduling.sequences import SequenceScheduler, named
 
@@ -31,21 +36,26 @@ _MOST_ID: Final = (1 << 64) - 1
 
 
 class StepResponses:
-    """Takes the responses of all steps of a decoupled request: keeps the states, and passes the other outputs on to the client.
+    """Takes the responses of all steps of a decoupled request: keeps the states, and passes the other outputs on to the client. `put` is
+    called in the model's thread, all else on the event loop.
 
     Attributes:
-        outputs: The last outputs for states, by name; replaced as a whole, in the thread that calls `put`.
+        outputs: The last outputs for states, by name.
         resume: Called once when the client has read enough; None: the request does not wait.
     """
 
-    __slots__ = ("_names", "_sink", "_unread", "outputs", "resume")
+    __slots__ = ("_is_closed", "_names", "_permits", "_post", "_sink", "_unread", "outputs", "resume")
 
-    def __init__(self, sink: Any, batching: SequenceBatching) -> None:
-        """Passes on to `sink`, a `ResponseSink` that has `feed`, too."""
+    def __init__(self, sink: Any, batching: SequenceBatching, post: Callable[..., object]) -> None:
+        """Passes on to the `feed` of `sink`; `post` makes a call on the event loop."""
         self._sink = sink
         self._names = frozenset(state.output.name for state in batching.states)
+        self._post = post
         self._unread = 0
-        self.outputs: Mapping[str, Array] = {}
+        # A step begins with fewer than `MOST_UNREAD` unread responses, and may add as many.
+        self._permits = threading.Semaphore(2 * MOST_UNREAD)
+        self._is_closed = False
+        self.outputs: dict[str, Array] = {}
         self.resume: Callable[[], None] | None = None
 
     @property
@@ -54,14 +64,25 @@ class StepResponses:
         return self._unread >= MOST_UNREAD
 
     def put(self, outputs: Mapping[str, Array]) -> bool:
-        """See `ResponseSink`: the thread waits for the client here."""
-        passed = self._without_states(outputs)
-        return True if passed is None else bool(self._sink.put(passed))
+        """See `ResponseSink`."""
+        self._permits.acquire()
+        if self._is_closed:
+            # For other threads in a `put`.
+            self._permits.release()
+            return False
+        try:
+            self._post(self.feed, outputs, self._permits.release)
+        except RuntimeError:  # the loop closed first: the process ends
+            return False
+        return True
 
     def feed(self, outputs: Mapping[str, Array], taken: Callable[[], None]) -> None:
-        """See `ResponseStream.feed`."""
-        passed = self._without_states(outputs)
-        if passed is None:
+        """Passes on one response. See `ResponseStream.feed`."""
+        for name in self._names:
+            if name in outputs:
+                self.outputs[name] = outputs[name]
+        passed = {name: array for name, array in outputs.items() if name not in self._names}
+        if outputs and not passed:
             taken()
             return
         self._unread += 1
@@ -74,16 +95,12 @@ class StepResponses:
                 self.resume = None
                 resume()
 
-        self._sink.feed(passed, read)
+        self._sink.feed(with_parameters(passed, parameters_of(outputs) or {}), read)
 
-    def _without_states(self, outputs: Mapping[str, Array]) -> Mapping[str, Array] | None:
-        """The outputs for the client; None: all were states."""
-        states = {name: array for name, array in outputs.items() if name in self._names}
-        if not states:
-            return outputs
-        self.outputs = {**self.outputs, **states}
-        passed = {name: array for name, array in outputs.items() if name not in self._names}
-        return with_parameters(passed, parameters_of(outputs) or {}) if passed else None
+    def close(self) -> None:
+        """The request is over: a `put` that waits, and each later one, returns False."""
+        self._is_closed = True
+        self._permits.release()
 
 
 class IterativeMember(Member):
@@ -135,7 +152,25 @@ class IterativeScheduler(SequenceScheduler):
         too many unread responses.
     """
 
-    _last_id: int = 0
+    def __init__(
+        self,
+        inner: Scheduler,
+        model_name: str,
+        signature: ModelSignature,
+        batching: SequenceBatching,
+        *,
+        clock: Clock,
+        timers: Timers,
+        recorder: VersionRecorder,
+        max_queue_size: int,
+        post: Callable[..., object],
+    ) -> None:
+        """As `SequenceScheduler`; `post` makes a call on the event loop, and is called in any thread."""
+        super().__init__(
+            inner, model_name, signature, batching, clock=clock, timers=timers, recorder=recorder, max_queue_size=max_queue_size
+        )
+        self._post = post
+        self._last_id = 0
 
     def submit(self, request: InferRequest, done: Done, ended: Callable[[], None] | None = None) -> InFlight:
         """Submits a request as `Scheduler.submit` does.
@@ -193,7 +228,7 @@ class IterativeScheduler(SequenceScheduler):
     ) -> Member:
         member = IterativeMember(sequence, request, mark, now_ns, done, ended, self._withdraw)
         if self._signature.is_decoupled:
-            member.responses = StepResponses(request.responses, self._batching)
+            member.responses = StepResponses(request.responses, self._batching, self._post)
         return member
 
     def _rejected(self, mark: SequenceMark) -> None:
@@ -249,7 +284,7 @@ class IterativeScheduler(SequenceScheduler):
         member.flight = None
         if responses is not None:
             states = {**responses.outputs, **states}
-            responses.outputs = {}
+            responses.outputs.clear()
         sequence.states.update(next_states(self._batching, states))
         sequence.waiting.append(member)
         deadline_ns = member.request.deadline_ns
@@ -272,6 +307,12 @@ class IterativeScheduler(SequenceScheduler):
         if flight is not None and member.has_run:
             self._inner.notify_cancelled(flight)
         super()._withdraw(member)
+
+    def _end(self, member: Member) -> None:
+        assert isinstance(member, IterativeMember)
+        if member.responses is not None:
+            member.responses.close()
+        super()._end(member)
 
     def _count(self, member: IterativeMember, response: EngineResult) -> None:
         """Counts the request after its last step. The inner scheduler has counted the failure of a step that did not run."""
