@@ -336,7 +336,7 @@ def test_responses_of_two_decoupled_branches_cannot_be_joined():
     other = model((TensorSpec("x", FP32, (4,)),), (TensorSpec("y", FP32, (4,)),), is_decoupled=True)
     assert completion_problems(text, many, other) == [
         "13: ensemble_scheduling.step[1]: model 'second' and step[0], model 'first', are decoupled and neither takes an output of the "
-        "other: their responses cannot be joined"
+        "other: which of their responses belong together is not defined"
     ]
 
 

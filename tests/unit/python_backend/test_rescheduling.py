@@ -80,7 +80,7 @@ def test_request_is_executed_until_the_model_responds(tmp_path: Path):
             instance, SINGLE, [item(3, sequence=Mark(1, is_start=step == 1)), item(step, sequence=Mark(step + 1, is_start=True))]
         )
         assert [type(outcome) for outcome in outcomes] == [Rescheduled if step < 3 else dict, dict if step == 1 else Rescheduled]
-    assert outcomes[0]["OUT"].tolist() == [[3]]  # type: ignore[index, call-overload]
+    assert outcomes[0]["OUT"].tolist() == [[3]]  # type: ignore[index]
 
 
 def test_batch_of_rescheduled_requests_is_one_execution(tmp_path: Path):

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,9 +99,7 @@ class Rig:
                 **more,
             )
             self.flights[request_id] = self.scheduler.submit(
-                request,
-                lambda response, at=request_id: self.responses.__setitem__(at, response),
-                lambda at=request_id: self.ended.append(at),
+                request, partial(self.responses.__setitem__, request_id), partial(self.ended.append, request_id)
             )
 
     @property
@@ -289,7 +288,7 @@ def test_request_cancelled_between_its_steps_is_not_executed_again():
     assert sorted(rig.ended) == ["a", "b", "c", "d", "e"]
 
 
-def test_request_cancelled_while_it_runs_is_told_to_the_model_and_ends_with_the_step():
+def test_cancellation_of_a_running_request_reaches_the_model_and_takes_effect_after_the_step():
     rig = Rig(most=1)
     rig.ask("a", "b")
     (item,) = rig.batch
@@ -437,7 +436,7 @@ def stream(rig: Rig, request_id: str) -> Reader:
 
 
 def sink_of(rig: Rig, request_id: str) -> Any:
-    """What the worker passes the responses of a request to."""
+    """The sink that the worker gives the responses of a request to."""
     return next(item.responses for item in rig.batch if item.request_id == request_id)
 
 

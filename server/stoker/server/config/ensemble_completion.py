@@ -221,7 +221,7 @@ def _check_decoupled(
             report.error(
                 step_path(second),
                 f"model '{ensemble.steps[second].model}' and step[{first}], model '{ensemble.steps[first].model}', are decoupled and "
-                "neither takes an output of the other: their responses cannot be joined",
+                "neither takes an output of the other: which of their responses belong together is not defined",
             )
     if parsed.message.HasField("response_cache") and parsed.message.response_cache.enable:
         report.error("response_cache.enable", "contradicts a decoupled step: a request has any number of responses")
