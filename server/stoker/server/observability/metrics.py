@@ -16,6 +16,7 @@ from prometheus_client.registry import CollectorRegistry
 from stoker.backends.api.clock import Clock
 from stoker.server.core.state import ModelStatistics, VersionState
 from stoker.server.observability.families import ServingFamilies, StokerFamilies, TritonFamilies
+from stoker.server.observability.history import History
 from stoker.server.observability.recorder import GoawayReason
 from stoker.server.observability.series import CacheFigures, HostFigures, ServerSeries, VersionSeries, version_labels, write_exposition
 from stoker.server.observability.settings import MetricsSettings
@@ -110,6 +111,10 @@ class Metrics:
         """The counts of a version; all zero before its first request."""
         entry = self._series.versions.get((name, version))
         return entry.statistics.snapshot(name, version) if entry else ModelStatistics(name=name, version=version)
+
+    def history(self) -> History:
+        """A new history of these counts; the caller takes its samples."""
+        return History(self._series, self._clock)
 
     def render(self) -> bytes:
         """All metrics in the Prometheus text format 0.0.4."""

@@ -83,6 +83,15 @@ class Histogram:
         return total
 
     @property
+    def bounds(self) -> Sequence[int]:
+        """All bounds that values are counted at."""
+        return self._bounds
+
+    def counts(self) -> list[int]:
+        """The number of values in each bucket: one for each of `bounds`, and those above the last."""
+        return self._counts.copy()
+
+    @property
     def count(self) -> int:
         """The number of observed values."""
         return sum(self._counts)
