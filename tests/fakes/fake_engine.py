@@ -10,6 +10,7 @@ import numpy as np
 from stoker.backends.api.errors import NotFound, ServingError, Unavailable, UnknownModel
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
+from stoker.server.config.report import Finding, FindingKind
 from stoker.server.core.byte_budget import ByteBudget, Upload
 from stoker.server.core.model_config import InstanceGroup, ListedModel, LoadOverrides, ModelConfig
 from stoker.server.core.request import Array, Done, EngineResult, InferRequest, InferResponse, InFlight, Via
@@ -201,6 +202,10 @@ class FakeEngine:
     def labels(self, name: str, version: int | None, output: str) -> Sequence[str]:
         self.describe(name, version)
         return self.models[name].labels.get(output, [])
+
+    def findings(self, name: str, version: int | None) -> Sequence[Finding]:
+        self.describe(name, version)
+        return (Finding("max_batch_size", FindingKind.WRITTEN, "8"), Finding("backend", FindingKind.INFERRED, "fake, by the file"))
 
     def resolve(self, name: str, version: int | None) -> "FakeServable":
         found = self.describe(name, version)

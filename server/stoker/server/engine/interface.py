@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from stoker.backends.api.errors import ServingError
+from stoker.server.config.report import Finding
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.model_config import ListedModel, LoadOverrides
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight, Servable, Via
@@ -58,6 +59,13 @@ class Engine(Protocol):
 
     def labels(self, name: str, version: int | None, output: str) -> Sequence[str]:
         """The class labels of an output, in order; empty if the configuration names no label file.
+
+        Raises:
+            As `describe`.
+        """
+
+    def findings(self, name: str, version: int | None) -> Sequence[Finding]:
+        """Each value of a version's configuration, and its origin.
 
         Raises:
             As `describe`.

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import ServingError, Unavailable
+from stoker.server.config.report import Finding
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.model_config import ListedModel, LoadOverrides
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight, Via
@@ -138,6 +139,9 @@ class ServingEngine:
 
     def labels(self, name: str, version: int | None, output: str) -> Sequence[str]:
         return self._manager.resolve(name, version).labels.get(output, ())
+
+    def findings(self, name: str, version: int | None) -> Sequence[Finding]:
+        return self._manager.resolve(name, version).findings
 
     def labelled_version(self, name: str, label: str) -> int | None:
         return self._manager.labelled_version(name, label)

@@ -28,11 +28,11 @@ from stoker.backends.worker.process import StartControl
 from stoker.server.caching.response_key import IDENTITY_BYTES
 from stoker.server.caching.response_store import ResponseStore
 from stoker.server.config.checks import check_is_whole
-from stoker.server.config.complete import choose_backend, complete
+from stoker.server.config.complete import Completion, choose_backend, complete
 from stoker.server.config.ensemble_completion import complete_ensemble
 from stoker.server.config.model_json import wire_to_model_json
 from stoker.server.config.parsed import ParsedConfig
-from stoker.server.config.report import ConfigError, FindingKind
+from stoker.server.config.report import ConfigError, Finding, FindingKind
 from stoker.server.core.ensemble import Ensemble, StepModel
 from stoker.server.core.model_config import Execution, ModelConfig
 from stoker.server.core.sequence import SequenceBatching
@@ -195,15 +195,16 @@ class VersionLoader:
     async def _load_ensemble(self, source: VersionSource, ensemble: Ensemble) -> Servable:
         """Checks an ensemble against the models of its steps. It has no instances, and no files but labels."""
 
-        def configure() -> tuple[ModelConfig, Mapping[str, Sequence[str]]]:
+        def configure() -> tuple[Completion, Mapping[str, Sequence[str]]]:
             if not self._settings.complete_configs:
                 check_is_whole(source.parsed)
             verify_checksums(source.parsed, source.version, ModelFiles(source.version_dir, {}), source.model_dir, source.links_root)
             completion = complete_ensemble(source.parsed, source.steps)
             _log_warnings(source, (finding.text for finding in completion.findings if finding.kind is FindingKind.WARNING))
-            return completion.config, read_labels(source.model_dir, completion.config, source.links_root)
+            return completion, read_labels(source.model_dir, completion.config, source.links_root)
 
-        config, labels = await in_daemon_thread(f"load-{source.name}.{source.version}", configure)
+        completion, labels = await in_daemon_thread(f"load-{source.name}.{source.version}", configure)
+        config = completion.config
         recorder = self._recorder.version(config.name, source.version, config.metric_tags)
         scheduler = EnsembleScheduler(
             config.name,
@@ -219,7 +220,9 @@ class VersionLoader:
         )
         identity = StepIdentity(scheduler.step_servables, lambda: os.urandom(IDENTITY_BYTES))
         in_front = self._cached(config, source.version, scheduler, recorder, identity)
-        return Servable(config, source.version, in_front, ModelFiles(source.version_dir, {}), labels, _keep)
+        servable = Servable(config, source.version, in_front, ModelFiles(source.version_dir, {}), labels, _keep)
+        servable.findings = completion.findings
+        return servable
 
     def _load(self, source: VersionSource, control: StartControl) -> "_Loaded":
         """All blocking steps, in one thread."""
@@ -229,7 +232,9 @@ class VersionLoader:
         loaded = _Loaded(files)
         try:
             verify_checksums(source.parsed, source.version, files, source.model_dir, source.links_root)
-            loaded.config, facts = self._configure(source, loaded.files)
+            completion, facts = self._configure(source, loaded.files)
+            loaded.config = with_initial_states(completion.config, source.model_dir, source.links_root)
+            loaded.findings = completion.findings
             in_file = {tensor.name: tensor.labels for tensor in facts.outputs or () if tensor.labels}
             loaded.labels = in_file | read_labels(source.model_dir, loaded.config, source.links_root)
             backend = self._registry.get(loaded.config.backend)
@@ -260,7 +265,7 @@ class VersionLoader:
             raise
         return loaded
 
-    def _configure(self, source: VersionSource, files: ModelFiles) -> tuple[ModelConfig, ModelFacts]:
+    def _configure(self, source: VersionSource, files: ModelFiles) -> tuple[Completion, ModelFacts]:
         if not self._settings.complete_configs:
             check_is_whole(source.parsed)
         backend, model_filename = choose_backend(source.parsed, files.sizes_bytes.keys(), self._registry)
@@ -275,7 +280,7 @@ class VersionLoader:
             _log_warnings(source, (str(warning) for warning in error.warnings))
             raise
         _log_warnings(source, (finding.text for finding in completion.findings if finding.kind is FindingKind.WARNING))
-        return with_initial_states(completion.config, source.model_dir, source.links_root), facts
+        return completion, facts
 
     def _requests(self, config: ModelConfig, source: VersionSource, files: ModelFiles, backend: Backend) -> list[LoadRequest]:
         slots = [(group, device) for group in config.instance_groups for device in group.gpus or (None,) for _ in range(group.count)]
@@ -371,6 +376,8 @@ class VersionLoader:
             sequences = self._sequences(scheduler, loaded.config, config, config.sequences, recorder, loop)
             servable = Servable(loaded.config, version, sequences, loaded.files, loaded.labels, discard_all)
 
+        servable.findings = loaded.findings
+
         def changed() -> None:
             scheduler.wake()
             servable.on_outage()
@@ -465,6 +472,7 @@ class _Loaded:
 
     files: ModelFiles
     config: ModelConfig | None = None
+    findings: Sequence[Finding] = ()
     instances: list[Instance | ProcessInstance] = field(default_factory=list)
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     warmup_ns: int | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from stoker.backends.api.files import ModelFiles
+from stoker.server.config.report import Finding
 from stoker.server.core.model_config import ModelConfig
 from stoker.server.execution.process_worker import ProcessWorker
 from stoker.server.scheduling.wrapped import ModelScheduler
@@ -24,6 +25,7 @@ class Servable:
         signature: The signature of `config`.
         scheduler: Queue and workers. An accepted request keeps the version loaded until its completion.
         labels: Class labels by output name.
+        findings: Each value of the configuration and its origin.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Servable:
         self.signature = config.signature
         self.scheduler = scheduler
         self.labels = labels
+        self.findings: Sequence[Finding] = ()
         self._files = files
         self._discard = discard
         #: The workers of its instances; empty unless all of them are in worker processes.
