@@ -28,13 +28,12 @@ from stoker.server.core.tasks import any_left
 from stoker.server.core.timers import LoopTimers
 from stoker.server.endpoints import Endpoint, ReadyFile, ready_facts
 from stoker.server.engine.serving_engine import ServingEngine
-from stoker.server.frontend_set import Frontends
+from stoker.server.frontend_set import Frontends, console_url, has_console
 from stoker.server.lifecycle.listing import ModelSource
 from stoker.server.lifecycle.loader import VersionLoader
 from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.model_code import code_notices
 from stoker.server.lifecycle.repository import RepositoryUnreadable
-from stoker.server.lifecycle.settings import PythonModels
 from stoker.server.lifecycle.snapshot import snapshot_area
 from stoker.server.model_calls import LoopCalls, ModelRequests, ThreadCalls
 from stoker.server.net.receive_buffers import forget_large_blocks
@@ -109,8 +108,9 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
     access = AccessLog(config.access_log, clock.now_ns, LoopTimers(asyncio.get_running_loop(), clock))
     watch = LoopWatch(config.loop_watch, clock.now_ns)
     responses = open_cache(config.cache, clock.now_ns)
-    manager, engine = _build(config, locations.source, backends, area, sink, tracer, access, watch, responses)
-    frontends = Frontends(engine, config, sink, tracer)
+    manager, engine, metrics = _build(config, locations.source, backends, area, sink, tracer, access, watch, responses)
+    history = metrics.history() if has_console(config) else None
+    frontends = Frontends(engine, config, sink, tracer, history)
     stop_requested = asyncio.create_task(shutdown.requested.wait())
     following: list[asyncio.Task[None]] = []
     is_rejected = is_serving = False
@@ -118,6 +118,8 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
     try:
         endpoints = await frontends.start()
         watching.enter_context(watch.watching(sink.descriptor, is_json=sink.is_json))
+        if history is not None:
+            following.append(asyncio.create_task(history.run()))
         await manager.start()
         poll_s = config.serving_start.config_poll_s
         if locations.file is not None and poll_s is not None:
@@ -129,7 +131,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
         is_serving = not stop_requested.done()
         if is_serving:
             sink.flush()  # write the records of the loads before the table
-            _announce(engine, endpoints, backends, sink, config.loader.python_models, is_json_requested=config.logs.format == "json")
+            _announce(engine, endpoints, backends, sink, config)
             await _unless(stop_requested, ready_file.write_once_ready(engine, ready_facts(endpoints)))
         if config.tuning.is_on:
 
@@ -186,7 +188,7 @@ def _build(
     access: AccessLog,
     watch: LoopWatch,
     responses: ResponseStore | None,
-) -> tuple[ModelManager, ServingEngine]:
+) -> tuple[ModelManager, ServingEngine, Metrics]:
     clock, reads = SystemClock(), Reads()
     metrics = Metrics(clock, settings=config.metrics)
     metrics.registry.register(watch)
@@ -233,7 +235,7 @@ def _build(
     )
     if config.tuning.is_on and config.tuning.busy_poll_us:
         reads.busy_poll = BusyPoll(asyncio.get_running_loop().call_soon, clock.now_ns, engine, config.tuning.busy_poll_us)
-    return manager, engine
+    return manager, engine, metrics
 
 
 async def _unless(stop_requested: "asyncio.Task[Literal[True]]", work: Coroutine[Any, Any, None]) -> None:
@@ -252,15 +254,14 @@ def _announce(
     endpoints: Mapping[str, Endpoint],
     backends: BackendRegistry,
     sink: Logs,
-    python_models: PythonModels,
-    *,
-    is_json_requested: bool,
+    config: ServerConfig,
 ) -> None:
     """Prints the table on standard output for people; a log that goes elsewhere gets the addresses too."""
+    console, is_json_requested = console_url(config, endpoints), config.logs.format == "json"
     addresses = {name: str(endpoint) for name, endpoint in endpoints.items()}
     is_terminal, is_one_file = sys.stdout.isatty(), sink.shares_file_with(sys.stdout)
     if not is_one_file:
-        log.info("%s", address_line(addresses), extra=addresses)
+        log.info("%s", address_line(addresses), extra=addresses | ({"console": console} if console else {}))
     index = engine.index()
     print_startup(
         index,
@@ -271,7 +272,8 @@ def _announce(
         as_json=is_json_requested or (sink.is_json and is_one_file and not is_terminal),
         notices=[
             *(notice for backend in backends.in_use() for notice in backend.notices()),
-            *code_notices(index, backends, python_models),
+            *code_notices(index, backends, config.loader.python_models),
         ],
+        console=console,
         not_ready=[] if engine.is_ready() else without_ready_version(index),
     )

@@ -34,6 +34,14 @@ class Endpoint:
             listen_addresses.append(f"unix:{self.socket_path}")
         return " and ".join(listen_addresses)
 
+    @property
+    def url(self) -> str:
+        """The address of an HTTP port for a browser on this machine; empty without a port."""
+        if self.port is None:
+            return ""
+        host = "localhost" if self.address in ("0.0.0.0", "::") else self.address  # noqa: S104 - what is shown, not bound
+        return f"{'https' if self.encryption else 'http'}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
 
 #: Interval between two checks whether the server is ready, seconds.
 CHECK_S = 0.02

@@ -2,12 +2,14 @@
 
 import asyncio
 import dataclasses
+from collections.abc import Mapping
 
 from stoker.server.endpoints import Endpoint
 from stoker.server.engine.interface import Engine
 from stoker.server.net.listeners import PLAIN_LISTENER, Frontend, ListenOptions, PortInUse
 from stoker.server.net.settings import is_loopback
 from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing
+from stoker.server.observability.history import History
 from stoker.server.observability.logs import Logs
 from stoker.server.observability.tracer import Tracer
 from stoker.server.protocols.adlik.service import AdlikService
@@ -17,18 +19,24 @@ from stoker.server.protocols.tfs.service import TfsService
 from stoker.server.rpc.restricted import Restrictions
 from stoker.server.server_config import ServerConfig
 from stoker.server.serving_start import metrics_path
-from stoker.server.web.settings import GrpcAddress
+from stoker.server.web.settings import ConsoleMode, GrpcAddress
 
 
 class Frontends:
     """The frontends that the configuration enables."""
 
-    def __init__(self, engine: Engine, config: ServerConfig, logs: Logs | None = None, tracer: Tracer | None = None) -> None:
-        """Makes the frontends of `engine`; `logs` and `tracer` are those whose settings clients may change."""
+    def __init__(
+        self, engine: Engine, config: ServerConfig, logs: Logs | None = None, tracer: Tracer | None = None, history: History | None = None
+    ) -> None:
+        """Makes the frontends of `engine`; `logs` and `tracer` are those whose settings clients may change.
+
+        `history` has the samples that the console shows; None: there is no console.
+        """
         self._engine = engine
         self._logs = logs
         self._tracer = tracer
         self._config = config
+        self._history = history
         self._open: list[Frontend] = []
         self._followers: dict[KeyRing, asyncio.Task[None]] = {}
 
@@ -71,6 +79,7 @@ class Frontends:
             endpoints["grpc"] = await self._open_one(grpc, config.grpc_address, "--grpc-port", listeners)
         http_ring = KeyRing("HTTP", tls.http, HTTP_1) if tls.http is not None and sockets.allow_tcp else None
         if config.http_port is not None:
+            from stoker.server.web.console.feed import Feed
             from stoker.server.web.http_server import http_server
 
             listeners = ListenOptions(ring=http_ring, socket_path=sockets.http, socket_mode=sockets.mode, has_port=sockets.allow_tcp)
@@ -82,6 +91,7 @@ class Frontends:
                 listeners=listeners,
                 cors=config.cors,
                 grpc=_grpc_address(endpoints.get("grpc"), has_reflection=config.grpc_reflection),
+                feed=None if self._history is None else Feed(engine, self._history, config.lifecycle.control_mode),
                 front=config.http_front,
             )
             endpoints["http"] = await self._open_one(http, config.http_address, "--http-port", listeners)
@@ -129,6 +139,18 @@ def is_local_only(config: ServerConfig) -> bool:
     """Whether only clients of this machine can reach the server."""
     ports = ((config.grpc_port, config.grpc_address), (config.http_port, config.http_address))
     return not config.sockets.allow_tcp or all(port is None or is_loopback(address) for port, address in ports)
+
+
+def has_console(config: ServerConfig) -> bool:
+    """Whether the HTTP port has the console."""
+    if config.http_port is None or config.console is ConsoleMode.OFF:
+        return False
+    return config.console is ConsoleMode.ON or not config.sockets.allow_tcp or is_loopback(config.http_address)
+
+
+def console_url(config: ServerConfig, endpoints: Mapping[str, Endpoint]) -> str:
+    """The address of the console for a browser; empty if there is none, or no port."""
+    return f"{endpoints['http'].url}/ui" if has_console(config) and endpoints["http"].url else ""
 
 
 def _grpc_address(endpoint: Endpoint | None, *, has_reflection: bool) -> GrpcAddress | None:

@@ -18,7 +18,7 @@ from stoker.server.protocols.settings import AdlikSettings, KServeSettings, TfsS
 from stoker.server.rpc.settings import GrpcSettings
 from stoker.server.scheduling.rate_limiter import RateLimitSettings
 from stoker.server.tuning.constants import TuningSettings
-from stoker.server.web.settings import CorsSettings, HttpFront
+from stoker.server.web.settings import ConsoleMode, CorsSettings, HttpFront
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,15 @@ class ServerConfig:
     http_front: Annotated[
         HttpFront, one_of("http-front", HttpFront, panel=Panel.NETWORK, text="HTTP implementation: stoker (built-in HTTP/1.1) or uvicorn.")
     ] = HttpFront.STOKER
+    console: Annotated[
+        ConsoleMode,
+        one_of(
+            "console",
+            ConsoleMode,
+            panel=Panel.NETWORK,
+            text="Console for browsers at /ui. auto: if only this machine reaches the HTTP port. on or off: always or never.",
+        ),
+    ] = ConsoleMode.AUTO
     ready_file: Annotated[
         Path | None, path("ready-file", panel=Panel.NETWORK, text="File to write the bound addresses to, as JSON, once ready.")
     ] = None

@@ -61,7 +61,7 @@ def wheel_names(source: Path, to: Path) -> set[str]:
 
 def packed(root: Path) -> set[str]:
     """The files below `root` that belong into a wheel: modules, and the data that pyproject.toml names."""
-    data = ("*.py", "py.typed", "*.pyi", "pages/*.html", "pages/*.css")
+    data = ("*.py", "py.typed", "*.pyi", "pages/*.html", "pages/*.css", "static/*.*", "vendor/*.*")
     return {
         str(path.relative_to(root))
         for path in root.rglob("*")
@@ -71,7 +71,12 @@ def packed(root: Path) -> set[str]:
 
 def test_server_wheel_contains_only_its_four_packages(checkout: Path, tmp_path: Path):
     expected = {name for root in ("backends", "cli", "compiler", "server") for name in packed(checkout / root)}
-    assert {"stoker/server/web/pages/model_pages.css", "stoker/cli/main.py", "stoker/server/pb/__init__.py"} <= expected
+    assert {
+        "stoker/server/web/console/static/vendor/preact-htm.js",
+        "stoker/server/web/pages/model_pages.css",
+        "stoker/cli/main.py",
+        "stoker/server/pb/__init__.py",
+    } <= expected
     assert wheel_names(checkout, tmp_path) == expected
 
 

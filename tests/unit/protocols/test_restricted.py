@@ -22,6 +22,7 @@ from stoker.server.rpc.method import Kind, Method
 from stoker.server.rpc.restricted import Category, Key, Restrictions, categories_of_route, category_below_v1, category_of_method
 from stoker.server.server_config import ServerConfig
 from stoker.server.web.http_server import http_server
+from tests.fakes.declared_routes import console_feed
 from tests.fakes.declared_routes import declared_routes as routes_of_port
 from tests.fakes.fake_engine import FakeEngine, simple
 
@@ -86,7 +87,7 @@ def over_http(keys: dict[Category, Key], scenario: Callable[[int], Awaitable[Non
 
     async def main() -> None:
         extensions = Extensions(LIMITS, KServeSettings(http_restricted=keys), api_key=api_key)
-        front = http_server(Services(of, LIMITS, extensions=extensions), "127.0.0.1", 0)
+        front = http_server(Services(of, LIMITS, extensions=extensions), "127.0.0.1", 0, feed=console_feed(of))
         port = await front.start()
         try:
             async with asyncio.timeout(60):

@@ -29,6 +29,7 @@ def print_startup(
     is_terminal: bool,
     as_json: bool = False,
     notices: Sequence[str] = (),
+    console: str = "",
     not_ready: Sequence[str] = (),
     clock: Clock | None = None,
 ) -> None:
@@ -41,11 +42,12 @@ def print_startup(
         is_terminal: Draw the table with rich.
         as_json: Instead, print one line in the form of the JSON log with `"event": "models"`, for a stream that also carries the log.
         notices: The backends' notices about the loaded models, one line each.
+        console: The address of the console; empty: there is none.
         not_ready: Models that keep the server from being ready; printed on a separate line.
         clock: The time of the JSON line; None: that of the machine.
     """
     if as_json:
-        _print_json(index, addresses, notices, not_ready, stream, (clock or SystemClock()).wall_ms())
+        _print_json(index, addresses, notices, console, not_ready, stream, (clock or SystemClock()).wall_ms())
         return
     if not index:
         print(_EMPTY, file=stream)
@@ -60,6 +62,8 @@ def print_startup(
         print(f"note: {escaped(notice)}", file=stream)
     if not_ready:
         print(f"not ready: no READY version of {', '.join(escaped(name) for name in not_ready)}", file=stream)
+    if console:
+        print(f"console: {console}", file=stream)
     print(address_line(addresses), file=stream, flush=True)
 
 
@@ -113,6 +117,7 @@ def _print_json(
     index: Sequence[IndexEntry],
     addresses: Mapping[str, str],
     notices: Sequence[str],
+    console: str,
     not_ready: Sequence[str],
     stream: TextIO,
     wall_ms: int,
@@ -129,6 +134,7 @@ def _print_json(
         "build": BUILD,
         "models": models,
         "notices": [escaped(notice) for notice in (notices if index else (_EMPTY, *notices))],
+        **({"console": console} if console else {}),
         "not_ready": [escaped(name) for name in not_ready],
     }
     print(json.dumps(line), file=stream, flush=True)

@@ -17,6 +17,8 @@ from stoker.server.rpc.status import kserve_status, retry_after_seconds
 Receive = Any
 Send = Any
 Scope = Any
+#: Set in the scope of a HEAD request, which the application serves as GET.
+IS_HEAD: Final = "stoker.is_head"
 INTERNAL_TEXT: Final = "internal error: see the server's log"
 
 

@@ -194,12 +194,19 @@ _ROUTES: Final[dict[str, Category]] = {
     "/v2/cudasharedmemory/status": Category.SHARED_MEMORY,
     "/v2/cudasharedmemory/unregister": Category.SHARED_MEMORY,
     "/v2/cudasharedmemory/register": Category.SHARED_MEMORY,
+    "/ui/api/events": Category.MODEL_REPOSITORY,
+    "/ui/api/models/{model}": Category.METADATA,
+    "/ui/api/models/{model}/calls": Category.METADATA,
     "/metrics": Category.STATISTICS,
     "/monitoring/prometheus/metrics": Category.STATISTICS,
 }
 #: Routes that belong to two categories and require the keys of both. The page of all models shows the repository index, and links to
-#: metadata.
-_ALSO: Final[dict[str, Category]] = {"/models": Category.METADATA}
+#: metadata; the console shows the index with the load, and a model's metadata with its configuration.
+_ALSO: Final[dict[str, Category]] = {
+    "/models": Category.METADATA,
+    "/ui/api/events": Category.STATISTICS,
+    "/ui/api/models/{model}": Category.MODEL_CONFIG,
+}
 #: Parts of a path that select a model, a version or a region, and do not change the category.
 _NARROWING: Final = ("/versions/{version}", "/{repository}", "/region/{region}")
 

@@ -14,6 +14,7 @@ from stoker.server.net.http1.asgi import CLIENT_GONE
 from stoker.server.net.http1.direct import DirectRoutes, RouteList
 from stoker.server.protocols.exchange import (
     INTERNAL_TEXT,
+    IS_HEAD,
     ClientGone,
     Receive,
     Scope,
@@ -27,6 +28,8 @@ from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.infer_exchange import InferRoutes
 from stoker.server.protocols.services import Services
 from stoker.server.rpc.restricted import Category, Restrictions, category_below_v1
+from stoker.server.web.console.assets import is_asset, send_asset
+from stoker.server.web.console.feed import Feed
 from stoker.server.web.plain import PlainRoute, plain_routes
 from stoker.server.web.settings import GrpcAddress
 from stoker.server.web.v1 import PREFIX, HttpV1
@@ -51,6 +54,7 @@ class WebApp:
         *,
         metrics: bool = True,
         grpc: GrpcAddress | None = None,
+        feed: Feed | None = None,
     ) -> None:
         """The application of one port.
 
@@ -59,6 +63,7 @@ class WebApp:
             infer: Decodes, runs and encodes KServe v2's inference requests.
             metrics: Whether /metrics is served here too.
             grpc: The gRPC port that models' pages show calls for; None: there is none.
+            feed: The live view of the console; None: there is no console.
         """
         engine, limits = services.engine, services.limits
         self._services = services
@@ -67,6 +72,7 @@ class WebApp:
         self._plain = plain_routes(engine, metrics=metrics, serving_path=services.tfs.settings.metrics_path)
         self._infer = infer
         self._grpc = grpc
+        self._feed = feed
         self._rest = DeferredApp(self.build_rest_app)
 
     def direct_routes(self) -> DirectRoutes:
@@ -82,7 +88,7 @@ class WebApp:
         categories: dict[str, tuple[Category | None, ...]] = dict.fromkeys(("/", "/docs", "/openapi.json"), (None,))
         categories.update({path: (route.category,) for path, route in self._plain.items()})
         context = RouteContext(self._services.engine, self._services.limits, self._restrictions, categories)
-        return rest_app(context, self._services.extensions, self._infer, self._respond_below_v1, self._plain, self._grpc)
+        return rest_app(context, self._services.extensions, self._infer, self._respond_below_v1, self._plain, self._grpc, self._feed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -91,11 +97,13 @@ class WebApp:
         client_scope, path = scope, scope["path"]
         if scope["method"] == "HEAD":
             # RFC 9110, 9.3.2: the response is that of GET; the HTTP server omits its body.
-            scope = {**scope, "method": "GET"}
+            scope = {**scope, "method": "GET", IS_HEAD: True}
         is_direct = True
         try:
             if scope["method"] == "GET" and path in self._plain:
                 await send_plain(self._plain[path], self._restrictions, scope, send)
+            elif scope["method"] == "GET" and self._feed is not None and is_asset(path):
+                await send_asset(scope, send)
             elif scope["method"] == "POST" and PREFIX.match(path) and path.lower().endswith(":predict"):
                 await self._respond_below_v1(scope, receive, send)
             else:

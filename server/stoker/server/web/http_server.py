@@ -13,6 +13,7 @@ from stoker.server.protocols.services import Services
 from stoker.server.protocols.settings import METRICS_PATH
 from stoker.server.rpc.restricted import NO_RESTRICTIONS, Restrictions
 from stoker.server.web.app import MetricsApp, WebApp
+from stoker.server.web.console.feed import Feed
 from stoker.server.web.cors import CorsApp, CorsRoutes
 from stoker.server.web.plain import is_reserved_path, plain_routes
 from stoker.server.web.settings import CorsSettings, GrpcAddress, HttpFront
@@ -27,6 +28,7 @@ def http_server(
     listeners: ListenOptions = PLAIN_LISTENER,
     cors: CorsSettings | None = None,
     grpc: GrpcAddress | None = None,
+    feed: Feed | None = None,
     front: HttpFront = HttpFront.STOKER,
 ) -> Frontend:
     """A server of KServe v2 with Triton's extensions, Adlik's REST routes and TensorFlow Serving's.
@@ -41,10 +43,11 @@ def http_server(
         listeners: TLS and the Unix-domain socket.
         cors: The web pages whose scripts may read responses; None: none.
         grpc: The gRPC port, which models' pages show calls for; None: there is none.
+        feed: The live view of the console; None: there is no console.
         front: The server that hosts the application.
     """
     infer = HttpInfer(services.engine, services.limits, services.extensions)
-    web = WebApp(services, infer, metrics=metrics, grpc=grpc)
+    web = WebApp(services, infer, metrics=metrics, grpc=grpc, feed=feed)
     app: Any = web
     direct = web.direct_routes()
     if cors is not None and cors.origins:

@@ -31,6 +31,8 @@ from stoker.server.protocols.tfs.routes import (
     ServingRowsResponse,
     tfs_router,
 )
+from stoker.server.web.console.feed import Feed
+from stoker.server.web.console.routes import console_router
 from stoker.server.web.page_routes import page_router
 from stoker.server.web.plain import PlainRoute
 from stoker.server.web.settings import GrpcAddress
@@ -91,6 +93,7 @@ def rest_app(
     v1: Respond,
     plain: dict[str, PlainRoute],
     grpc: GrpcAddress | None = None,
+    feed: Feed | None = None,
 ) -> FastAPI:
     """The application, with its document at /openapi.json and its page at /docs.
 
@@ -101,6 +104,7 @@ def rest_app(
         v1: Serves every request below /v1.
         plain: By path, the routes that `WebApp` serves without this application; here they are routes for any other ASGI server.
         grpc: The gRPC port that models' pages show calls for; None: there is none.
+        feed: The live view of the console; None: there is no console.
     """
     server = context.engine.server()
     # FastAPI's own pages load their scripts from the internet, which a server's network often does not reach.
@@ -134,6 +138,7 @@ def rest_app(
         _server_router(context, app, plain),
         *KServeRoutes(context, service, infer, generate).routers(),
         page_router(context, grpc),
+        *([] if feed is None else [console_router(context, feed, grpc)]),
         openai_router(context, OpenAiService(context.engine, context.limits, extensions.http_headers)),
         shared_router(context, v1),
         tfs_router(context, v1),

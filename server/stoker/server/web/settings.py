@@ -12,6 +12,15 @@ class HttpFront(enum.StrEnum):
     UVICORN = "uvicorn"
 
 
+class ConsoleMode(enum.StrEnum):
+    """Whether the HTTP port has the console at /ui."""
+
+    AUTO = "auto"
+    """If only clients of this machine reach the port."""
+    ON = "on"
+    OFF = "off"
+
+
 ANY: Final = "*"
 
 

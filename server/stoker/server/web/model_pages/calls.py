@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stoker.server.web.model_pages.samples import TEXT, Sample, SampleTensor
+from stoker.server.web.model_pages.samples import TEXT, Sample, SampleTensor, nested_lists
 from stoker.server.web.settings import GrpcAddress
 
 #: Host headers that a page shows; any other value may be an attack.
@@ -70,6 +70,21 @@ def addresses(host: str, scheme: str, grpc_address: GrpcAddress | None, *, needs
 
 
 @dataclass(frozen=True, slots=True)
+class CallFile:
+    """A file that a call reads, with data of the user.
+
+    Attributes:
+        form: `npy`, `json` (a list of texts) or `raw` for one tensor; `kserve`, `kserve-binary`, `tfs`, `generate` or `grpc` for a whole
+            request in that protocol.
+        tensor: The input; empty for a whole request.
+    """
+
+    name: str
+    form: str
+    tensor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A call.
 
@@ -79,6 +94,7 @@ class Call:
         language: `sh` or `python`.
         text: What to paste.
         note: A hint for the reader; may be empty.
+        files: What it reads.
     """
 
     title: str
@@ -86,8 +102,14 @@ class Call:
     language: str
     text: str
     note: str = ""
+    files: tuple[CallFile, ...] = ()
 
 
+_JSON_FILE: Final = CallFile("request.json", "kserve")
+_BINARY_FILE: Final = CallFile("request.bin", "kserve-binary")
+_TFS_FILE: Final = CallFile("predict.json", "tfs")
+_GENERATE_FILE: Final = CallFile("generate.json", "generate")
+_GRPC_FILE: Final = CallFile("grpc.json", "grpc")
 _NO_JSON: Final = "FP16 and BF16 tensors travel as binary only."
 #: The option of a command that sends the required key, which is read from a shell variable.
 _BEARER: Final = '"Authorization: Bearer $STOKER_API_KEY"'
@@ -102,18 +124,22 @@ _CONTENTS: Final = {
 def shell_calls(sample: Sample, addresses: CallAddresses, *, has_reflection: bool) -> list[Call]:
     """Every call from a shell that fits the model."""
     calls = []
+
+    def add(title: str, key: str, text: str, body: CallFile, note: str = "") -> None:
+        calls.append(Call(title, key, "sh", text, note, (body,) if sample.is_in_files else ()))
+
     if not sample.is_decoupled:
-        if sample.fits_json and not sample.is_response_binary:
-            calls.append(Call("curl, JSON", "curl-json", "sh", _curl_json(sample, addresses)))
+        if sample.fits_json and not (sample.is_response_binary or sample.has_raw_bytes):
+            add("curl, JSON", "curl-json", _curl_json(sample, addresses), _JSON_FILE)
         calls.append(_curl_binary(sample, addresses))
         if sample.fits_json and not sample.is_sequence:
-            calls.append(Call("curl, TensorFlow Serving's REST", "curl-tfs", "sh", _curl_tfs(sample, addresses)))
-    elif sample.fits_json and sample.is_printed:
+            add("curl, TensorFlow Serving's REST", "curl-tfs", _curl_tfs(sample, addresses), _TFS_FILE)
+    elif sample.fits_json and (sample.is_printed or sample.is_in_files) and not sample.has_raw_bytes:
         note = "Each response is a server-sent event; -N prints it as it arrives."
-        calls.append(Call("curl, server-sent events", "curl-generate-stream", "sh", _curl_generate(sample, addresses), note))
+        add("curl, server-sent events", "curl-generate-stream", _curl_generate(sample, addresses), _GENERATE_FILE, note)
     if addresses.grpc is not None and sample.fits_json:
         note = "" if has_reflection else "Needs a server started with --grpc-reflection."
-        calls.append(Call("grpcurl", "grpcurl", "sh", _grpcurl(sample, addresses), note))
+        add("grpcurl", "grpcurl", _grpcurl(sample, addresses), _GRPC_FILE, note)
     return calls
 
 
@@ -131,35 +157,42 @@ def infer_path(sample: Sample, verb: str = "infer") -> str:
 def _curl_json(sample: Sample, addresses: CallAddresses) -> str:
     rest: dict[str, Any] = {"parameters": _sequence(sample)} if sample.is_sequence else {}
     url = addresses.http_url + infer_path(sample)
+    if sample.is_in_files:
+        return _posted_file(_JSON_FILE, url, addresses)
     if sample.is_printed:
-        inputs = [{**_facts(tensor), "data": [tensor.element] * tensor.count} for tensor in sample.inputs]
+        inputs = [{**_facts(tensor), "data": tensor.flat} for tensor in sample.inputs]
         return _posted({**rest, "inputs": inputs}, url, addresses)
-    lines = [_python_dict(_facts(tensor), f'"data": [{_python(tensor.element)}] * {tensor.count}') for tensor in sample.inputs]
+    lines = [_python_dict(_facts(tensor), f'"data": {_python_list(tensor)}') for tensor in sample.inputs]
     return _made(rest, "inputs", lines, f"{_curl(addresses)} {shlex.quote(url)} -d @-")
 
 
 def _curl_tfs(sample: Sample, addresses: CallAddresses) -> str:
     version = "" if sample.version is None else f"/versions/{sample.version}"
     url = f"{addresses.http_url}/v1/models/{sample.model}{version}:predict"
+    if sample.is_in_files:
+        return _posted_file(_TFS_FILE, url, addresses)
     if sample.is_printed:
         return _posted({"inputs": {tensor.name: tensor.nested for tensor in sample.inputs}}, url, addresses)
     lines = []
     for tensor in sample.inputs:
-        value = _python(tensor.element)
-        for size in reversed(tensor.shape):
-            value = f"[{value}] * {size}"
+        if tensor.values is None:
+            value = _python(tensor.element)
+            for size in reversed(tensor.shape):
+                value = f"[{value}] * {size}"
+        else:
+            value = _python(tensor.nested)
         lines.append(f"{_python(tensor.name)}: {value}")
     return _made({}, "inputs", lines, f"{_curl(addresses)} {shlex.quote(url)} -d @-", brackets=("{", "}"))
 
 
 def _curl_generate(sample: Sample, addresses: CallAddresses) -> str:
     """Flat JSON: the server gives each list its input's shape."""
-    body: dict[str, Any] = {
-        tensor.name: tensor.element if tensor.count == 1 else [tensor.element] * tensor.count for tensor in sample.inputs
-    }
+    url = shlex.quote(addresses.http_url + infer_path(sample, "generate_stream"))
+    if sample.is_in_files:
+        return f"{_curl(addresses, '-sN')} {url} -d @{_GENERATE_FILE.name}"
+    body: dict[str, Any] = {tensor.name: tensor.flat[0] if tensor.count == 1 else tensor.flat for tensor in sample.inputs}
     if sample.is_sequence:
         body["parameters"] = _sequence(sample)
-    url = shlex.quote(addresses.http_url + infer_path(sample, "generate_stream"))
     return f"{_curl(addresses, '-sN')} {url} -d {shlex.quote(json.dumps(body))}"
 
 
@@ -170,20 +203,22 @@ def _curl_binary(sample: Sample, addresses: CallAddresses) -> Call:
     head: dict[str, Any] = {"parameters": parameters} if parameters else {}
     head["inputs"] = [{**_facts(tensor), "parameters": {"binary_data_size": tensor.size_bytes}} for tensor in sample.inputs]
     text = json.dumps(head)
+    note = "The tensors follow the JSON as raw bytes; with binary_data_output those of the response do, too."
+    if not sample.fits_json or sample.is_response_binary:
+        note = f"{_NO_JSON} {note}"
+    if sample.is_given:
+        text = (
+            f"{_curl(addresses)} {shlex.quote(addresses.http_url + infer_path(sample))} --data-binary @{_BINARY_FILE.name} \\\n"
+            f"  -H 'Inference-Header-Content-Length: {sample.head_bytes}'" + (" -o response.bin" if sample.is_response_binary else "")
+        )
+        return Call("curl, binary tensors", "curl-binary", "sh", text, note, (_BINARY_FILE,))
     parts = [f"printf %s {shlex.quote(text)}", *(_bytes_of(tensor) for tensor in sample.inputs)]
     lines = ";\n  ".join(parts)
     url = shlex.quote(addresses.http_url + infer_path(sample))
     curl = f"{_curl(addresses)} {url} --data-binary @- \\\n  -H 'Inference-Header-Content-Length: {len(text)}'"
     if sample.is_response_binary:
         curl += " -o response.bin"
-    note = "The tensors follow the JSON as raw bytes; with binary_data_output those of the response do, too."
-    return Call(
-        "curl, binary tensors",
-        "curl-binary",
-        "sh",
-        f"{{ {lines}; }} |\n{curl}",
-        note if sample.fits_json and not sample.is_response_binary else f"{_NO_JSON} {note}",
-    )
+    return Call("curl, binary tensors", "curl-binary", "sh", f"{{ {lines}; }} |\n{curl}", note)
 
 
 def _bytes_of(tensor: SampleTensor) -> str:
@@ -202,6 +237,8 @@ def _grpcurl(sample: Sample, addresses: CallAddresses) -> str:
     head: dict[str, Any] = {"model_name": sample.model}
     if sample.version is not None:
         head["model_version"] = str(sample.version)
+    if sample.is_in_files:
+        return f"grpcurl {options}-d @ {shlex.quote(addresses.grpc or '')} {method} < {_GRPC_FILE.name}"
     if sample.is_sequence:
         head["parameters"] = {
             "sequence_id": {"string_param" if isinstance(sample.sequence_id, str) else "int64_param": sample.sequence_id},
@@ -209,20 +246,20 @@ def _grpcurl(sample: Sample, addresses: CallAddresses) -> str:
             "sequence_end": {"bool_param": True},
         }
     if sample.is_printed:
-        contents = [{_CONTENTS[tensor.datatype.value]: [_proto_element(tensor)] * tensor.count} for tensor in sample.inputs]
+        contents = [{_CONTENTS[tensor.datatype.value]: _proto_elements(tensor)} for tensor in sample.inputs]
         inputs = [{**_facts(tensor), "contents": held} for tensor, held in zip(sample.inputs, contents, strict=True)]
         return (
             f"grpcurl {options}-d {shlex.quote(json.dumps({**head, 'inputs': inputs}))} \\\n  {shlex.quote(addresses.grpc or '')} {method}"
         )
     lines = []
     for tensor in sample.inputs:
-        elements = f"[{_python(_proto_element(tensor))}] * {tensor.count}"
+        elements = _python_list(tensor, is_base64=True)
         lines.append(_python_dict(_facts(tensor), f'"contents": {{{_python(_CONTENTS[tensor.datatype.value])}: {elements}}}'))
     return _made(head, "inputs", lines, f"grpcurl {options}-d @ {shlex.quote(addresses.grpc or '')} {method}")
 
 
-def _proto_element(tensor: SampleTensor) -> bool | int | float | str:
-    return base64.b64encode(TEXT.encode()).decode() if tensor.datatype.is_bytes else tensor.element
+def _proto_elements(tensor: SampleTensor) -> list[Any]:
+    return [base64.b64encode(str(each).encode()).decode() if tensor.datatype.is_bytes else each for each in tensor.flat]
 
 
 def _facts(tensor: SampleTensor) -> dict[str, Any]:
@@ -231,6 +268,10 @@ def _facts(tensor: SampleTensor) -> dict[str, Any]:
 
 def _curl(addresses: CallAddresses, flags: str = "-s") -> str:
     return f"curl {flags} -H {_BEARER}" if addresses.needs_key else f"curl {flags}"
+
+
+def _posted_file(file: CallFile, url: str, addresses: CallAddresses) -> str:
+    return f"{_curl(addresses)} {shlex.quote(url)} -d @{file.name}"
 
 
 def _posted(body: dict[str, Any], url: str, addresses: CallAddresses) -> str:
@@ -243,6 +284,12 @@ def _made(head: dict[str, Any], key: str, lines: Sequence[str], then: str, *, br
     opening, closing = brackets
     inner = "".join(f"    {line},\n" for line in lines)
     return f"python3 - <<'EOF' | {then}\nimport json\nprint(json.dumps({{{begin}{_python(key)}: {opening}\n{inner}{closing}}}))\nEOF"
+
+
+def _python_list(tensor: SampleTensor, *, is_base64: bool = False) -> str:
+    """The elements of a tensor as a Python expression."""
+    elements = _proto_elements(tensor) if is_base64 else tensor.flat
+    return f"[{_python(elements[0])}] * {tensor.count}" if tensor.values is None and elements else _python(elements)
 
 
 def _python_dict(facts: dict[str, Any], last: str) -> str:
@@ -268,7 +315,7 @@ def python_calls(sample: Sample, addresses: CallAddresses) -> list[Call]:
         ways.append(("grpc", addresses.grpc, addresses.is_grpc_secure))
     for module, address, secure in ways:
         text = _triton(sample, module, address, secure=secure, needs_key=addresses.needs_key)
-        calls.append(Call(f"tritonclient.{module}", f"tritonclient-{module}", "python", text))
+        calls.append(Call(f"tritonclient.{module}", f"tritonclient-{module}", "python", text, files=_tensor_files(sample)))
     return calls
 
 
@@ -287,11 +334,11 @@ def _stoker(sample: Sample, addresses: CallAddresses) -> Call:
     imported = "TypedArray, connect" if needs_type else "connect"
     key = ', api_key=os.environ["STOKER_API_KEY"]' if addresses.needs_key else ""
     text = (
-        ("import os\n\n" if addresses.needs_key else "")
+        _standard_imports(sample, needs_key=addresses.needs_key)
         + f"import numpy as np\nfrom stoker_client import {imported}\n\ninputs = {{\n{arrays}}}\n"
         + f"with connect({_text(url)}{key}) as client:\n{use}"
     )
-    return Call("stoker_client", "stoker-client", "python", text)
+    return Call("stoker_client", "stoker-client", "python", text, files=_tensor_files(sample))
 
 
 def _triton(sample: Sample, module: str, address: str, *, secure: bool, needs_key: bool) -> str:
@@ -302,7 +349,7 @@ def _triton(sample: Sample, module: str, address: str, *, secure: bool, needs_ke
     if needs_key:
         more += ', headers={"authorization": f"Bearer {os.environ[\'STOKER_API_KEY\']}"}'
     return (
-        ("import os\n\n" if needs_key else "")
+        _standard_imports(sample, needs_key=needs_key)
         + ("import ml_dtypes\n" if needs_bf16 else "")
         + f"import numpy as np\nimport tritonclient.{module} as triton\n\n"
         + f"inputs = []\nfor name, datatype, array in [\n{arrays}]:\n"
@@ -312,6 +359,21 @@ def _triton(sample: Sample, module: str, address: str, *, secure: bool, needs_ke
         + f"result = client.infer({_text(sample.model)}, inputs{more})\n"
         + f"print(result.as_numpy({_text(sample.first_output)}))\nclient.close()\n"
     )
+
+
+def _standard_imports(sample: Sample, *, needs_key: bool) -> str:
+    files = {tensor.file.rpartition(".")[2] for tensor in sample.inputs}
+    lines = [
+        *(["import json\n"] if "json" in files else []),
+        *(["import os\n"] if needs_key else []),
+        *(["from pathlib import Path\n"] if files & {"json", "bin"} else []),
+    ]
+    return "".join(lines) + "\n" if lines else ""
+
+
+def _tensor_files(sample: Sample) -> tuple[CallFile, ...]:
+    forms = {"npy": "npy", "json": "json", "bin": "raw"}
+    return tuple(CallFile(each.file, forms[each.file.rpartition(".")[2]], each.name) for each in sample.inputs if each.file)
 
 
 def _arguments(sample: Sample) -> str:
@@ -325,19 +387,43 @@ def _triton_arguments(sample: Sample) -> str:
 
 def _stoker_array(tensor: SampleTensor) -> str:
     if tensor.datatype.value == "BF16":
-        return f'TypedArray(np.zeros({_shape(tensor)}, np.uint16), "BF16")'
+        bits = f'np.load("{tensor.file}")' if tensor.file else _bf16_bits(tensor)
+        return f'TypedArray({bits}, "BF16")'
     return _array(tensor)
 
 
 def _triton_array(tensor: SampleTensor) -> str:
-    return f"np.zeros({_shape(tensor)}, ml_dtypes.bfloat16)" if tensor.datatype.value == "BF16" else _array(tensor)
+    if tensor.datatype.value != "BF16":
+        return _array(tensor)
+    if tensor.file:
+        return f'np.load("{tensor.file}").view(ml_dtypes.bfloat16)'
+    if tensor.values is not None:
+        return f"np.array({_python(tensor.nested)}, ml_dtypes.bfloat16)"
+    return f"np.zeros({_shape(tensor)}, ml_dtypes.bfloat16)"
+
+
+def _bf16_bits(tensor: SampleTensor) -> str:
+    """The upper halves of float32 numbers, in which stoker_client takes BF16."""
+    if tensor.values is None:
+        return f"np.zeros({_shape(tensor)}, np.uint16)"
+    return f"(np.array({_python(tensor.nested)}, np.float32).view(np.uint32) >> 16).astype(np.uint16)"
 
 
 def _array(tensor: SampleTensor) -> str:
+    if tensor.file.endswith(".npy"):
+        return f'np.load("{tensor.file}")'
+    if tensor.file.endswith(".json"):
+        return f'np.array(json.loads(Path("{tensor.file}").read_text()), np.object_).reshape({_shape(tensor)})'
+    if tensor.file:
+        return f'np.array([Path("{tensor.file}").read_bytes()], np.object_).reshape({_shape(tensor)})'
+    if tensor.datatype.is_bytes and tensor.values is not None:
+        return f"np.array({nested_lists([str(each).encode() for each in tensor.flat], tensor.shape)!r}, np.object_)"
     if tensor.datatype.is_bytes:
         return f"np.full({_shape(tensor)}, {TEXT.encode()!r}, np.object_)"
-    name = tensor.datatype.numpy.name
-    return f"np.zeros({_shape(tensor)}, np.{'bool_' if name == 'bool' else name})"
+    name = "bool_" if tensor.datatype.numpy.name == "bool" else tensor.datatype.numpy.name
+    if tensor.values is not None:
+        return f"np.array({_python(tensor.nested)}, np.{name}).reshape({_shape(tensor)})"
+    return f"np.zeros({_shape(tensor)}, np.{name})"
 
 
 def _text(value: str) -> str:
