@@ -1,5 +1,6 @@
 """Runs the commands of a documentation page unchanged."""
 
+import contextlib
 import os
 import re
 import socket
@@ -11,8 +12,8 @@ from pathlib import Path
 from tests.fakes.server_process import REPOSITORY_ROOT
 
 _BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-#: The ports that pages show.
-_PORTS = ("8500", "8501")
+#: The ports that pages show: of one server, and of a second one.
+_PORTS = ("8500", "8501", "8510", "8511")
 
 
 def run_page(
@@ -47,14 +48,18 @@ def run_page(
         script.append(f"echo '--- block {number}'")
         script.append(text if language == "sh" else f"python -W error - <<'PROGRAM'\n{text}PROGRAM")
     program = "\n".join(script)
-    for shown, free in zip(_PORTS, _free_ports(), strict=True):
-        program = program.replace(shown, str(free))
+    free = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
+    program = re.sub(rf"\b(?:{'|'.join(_PORTS)})\b", lambda shown: str(free[shown[0]]), program)
     output = at / "printed.txt"
     with output.open("wb") as out:
         variables = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join(str(REPOSITORY_ROOT / each) for each in ("", "clients/python", "compat")),
+            # Of commands that use the default ports.
+            "STOKER_GRPC_PORT": str(free["8500"]),
+            "STOKER_HTTP_PORT": str(free["8501"]),
+            "STOKER_URL": f"grpc://127.0.0.1:{free['8500']}",
             **(environment or {}),
         }
         done = subprocess.run(
@@ -65,8 +70,28 @@ def run_page(
     return printed
 
 
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
+def commands(folder: Path, python: Path | str = sys.executable) -> dict[str, str]:
+    """An environment in which `stoker`, `serve` and `python` are those of this checkout.
+
+    Args:
+        folder: Gets the commands.
+        python: The interpreter of the command `python`, if the page's programs need another one than the server.
+    """
+    folder.mkdir()
+    modules = {
+        "stoker": f'"{sys.executable}" -m stoker.cli.main',
+        "serve": f'"{sys.executable}" -m stoker.server.main',
+        "python": f'"{python}"',
+    }
+    for name, command in modules.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        (folder / name).chmod(0o755)
+    return {"PATH": os.pathsep.join((str(folder), str(Path(sys.executable).parent), os.environ["PATH"]))}
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as open_sockets:
+        made = [open_sockets.enter_context(socket.socket()) for _ in range(count)]
+        for each in made:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in made]

@@ -125,6 +125,16 @@ def test_links_between_pages_are_rewritten_to_their_places_on_the_site(tmp_path:
     assert module.write(tmp_path / "out") == ["docs/a.md:2: the link to '../server/main.py' is not a page of the site"]
 
 
+def test_navigation_names_every_page_but_the_decisions() -> None:
+    text = (REPOSITORY_ROOT / "mkdocs.yml").read_text()
+    nav = re.search(r"^nav:\n(.*?)^\S", text, re.MULTILINE | re.DOTALL)
+    assert nav is not None
+    named = re.findall(r"(\S+\.md)$", nav[1], re.MULTILINE)
+    pages = {place for place in project_script("docs_tree").places().values() if place.endswith(".md")}
+    assert len(named) == len(set(named))
+    assert set(named) == {page for page in pages if not re.match(r"adr/\d", page)}
+
+
 def test_pages_link_to_pages_only(tmp_path: Path) -> None:
     assert project_script("docs_tree").write(tmp_path / "out") == []
 
