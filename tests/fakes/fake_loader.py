@@ -33,6 +33,7 @@ class FakeServable:
     def __init__(self, source: VersionSource) -> None:
         self.source = source
         self.name = source.name
+        self.key = source.key or source.name
         self.version = source.version
         self.config = SimpleNamespace(backend="fake", metric_tags={})
         self.borrowers = 0

@@ -98,6 +98,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
         config.repositories,
         config.config_name,
         follows_links=config.follows_links,
+        has_namespaces=config.has_namespaces,
         paths=config.paths,
         backends=lambda: backends,
     )
@@ -206,7 +207,7 @@ def _build(
     )
     metrics.registry.register(BackendFamilies(lambda: (*backends.in_use(), loader.process_figures)))
     manager = ModelManager(repository, loader, metrics, clock, config.lifecycle)
-    loader.resolve_step = manager.resolve
+    loader.resolve_step = manager.resolve_key
     engine = ServingEngine(
         manager,
         metrics,
@@ -224,6 +225,7 @@ def _build(
     requests = ModelRequests(engine, config.limits)
     loader.calls, loader.thread_calls = LoopCalls(requests), ThreadCalls(requests, asyncio.get_running_loop())
     metrics.watch(
+        namespaces=manager.namespaces,
         requests_in_flight=lambda: engine.requests_in_flight,
         bytes_in_flight=lambda: engine.bytes_in_flight,
         evictions=lambda: engine.budget.evicted,

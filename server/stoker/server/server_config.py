@@ -66,6 +66,7 @@ class ServerConfig:
         repositories: Model repository roots.
         paths: Model files and folders to serve beside the repositories.
         follows_links: Whether links in a repository are followed to targets below its root.
+        has_namespaces: Whether each repository is a namespace of its models.
         grpc_address, http_address, metrics_address: Addresses to bind.
         grpc_port, http_port: Ports; 0: any free one; None: the frontend is off.
         metrics_port: A separate port for /metrics; None: only the HTTP port serves /metrics.
@@ -89,6 +90,10 @@ class ServerConfig:
         ),
     ] = None
     follows_links: bool = False
+    has_namespaces: Annotated[
+        bool,
+        switch("model-namespacing", panel=Panel.MODELS, text="Models of one name in several repositories are all served: see the manual."),
+    ] = False
     paths: tuple[Path, ...] = ()
     lifecycle: LifecycleSettings = field(default_factory=LifecycleSettings)
     loader: LoaderSettings = field(default_factory=LoaderSettings)

@@ -38,10 +38,13 @@ def model_locations(
     config_name: str | None = None,
     *,
     follows_links: bool = False,
+    has_namespaces: bool = False,
     paths: tuple[Path, ...] = (),
     backends: Callable[[], BackendRegistry] = BackendRegistry,
 ) -> ModelLocations:
     """The source of the models that `start` selects; `config_name` and `follows_links` are passed to its readers.
+
+    `has_namespaces`: whether each of `repositories` is a namespace; see `namespaces.py`.
 
     `paths` are model files and folders to serve beside `repositories`; `backends` gives the names of model files.
 
@@ -59,7 +62,9 @@ def model_locations(
         model = ListedModel(name=start.model_name, base_path=repositories[0].absolute())
         return ModelLocations(listed([model]))
     batching = defaults if start.enable_batching else None
-    repository = ModelRepository(repositories, batching_defaults=batching, config_name=config_name, follows_links=follows_links)
+    repository = ModelRepository(
+        repositories, batching_defaults=batching, config_name=config_name, follows_links=follows_links, has_namespaces=has_namespaces
+    )
     if not paths:
         return ModelLocations(repository)
     return ModelLocations(

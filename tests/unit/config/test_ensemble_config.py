@@ -134,11 +134,6 @@ def test_plain_model_is_no_ensemble():
             ["9: ensemble_scheduling.step[0].model_version: takes -1 (the newest ready version) or a version of at least 1, not -2"],
         ),
         (
-            "model_version: -1",
-            'model_namespace: "other"',
-            ["9: ensemble_scheduling.step[0].model_namespace: not supported by this server: a name identifies one model"],
-        ),
-        (
             'key: "b" value: "between"',
             'key: "b" value: "betwen"',
             [

@@ -34,6 +34,7 @@ class OneServable:
             instance_groups=(InstanceGroup(name="m", count=1),),
         )
         self.signature = self.config.signature
+        self.key = self.config.name
         self.version = 3
         self.labels = {"OUT": ("a", "b")}
         self.held: list[Held] = []

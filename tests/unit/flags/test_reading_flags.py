@@ -123,6 +123,21 @@ def test_words_that_are_paths_are_models_to_serve(tmp_path: Path):
         read_command([str(file), "--allow-model-operate"], {})
 
 
+def test_namespaces_are_those_of_model_repositories(tmp_path: Path):
+    repositories = [f"--model-repository={tmp_path / name}" for name in ("a", "b")]
+    for given, has_namespaces in ((["--model-namespacing=true"], True), (["--model-namespacing=false"], False), ([], False)):
+        config = read_command([*repositories, *given], {})
+        assert isinstance(config, ServerConfig)
+        assert config.has_namespaces is has_namespaces
+    file = tmp_path / "net.onnx"
+    file.touch()
+    for others in ([str(file)], ["--model-config-file=x"], [repositories[0], "--model-name=net"]):
+        with pytest.raises(FlagError, match="--model-namespacing makes each model repository a namespace"):
+            read_command([*others, "--model-namespacing=true"], {})
+    with pytest.raises(FlagError, match="--allow-model-operate changes a model by its name"):
+        read_command([*repositories, "--allow-model-operate", "--model-namespacing=true"], {})
+
+
 @pytest.mark.parametrize("given", ["/data/v1:final", "C:\\models", "s3:/bucket/models"])
 def test_colon_is_part_of_a_repository_path(given):
     assert read(f"--model-repository={given}", "--model-base-path=/other")["model-base-path"] == [Path(given), Path("/other")]

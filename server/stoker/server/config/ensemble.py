@@ -6,7 +6,8 @@ The rules are Triton's. `ensemble_completion.py` has those that need the models 
 from collections.abc import Mapping, Sequence
 
 from stoker.backends.api.nearest import did_you_mean
-from stoker.server.config.report import Report, allowed_names, map_path
+from stoker.server.config.parsed import ParsedConfig
+from stoker.server.config.report import ConfigError, Problem, Report, allowed_names, map_path
 from stoker.server.core.ensemble import ENSEMBLE, MAX_STEPS, Ensemble, EnsembleStep
 from stoker.server.pb import model_config_pb2 as pb
 
@@ -33,10 +34,24 @@ def read_ensemble(config: pb.ModelConfig) -> Ensemble | None:
             version=step.model_version if step.model_version > 0 else None,
             inputs=dict(sorted(step.input_map.items())),
             outputs=dict(sorted(step.output_map.items())),
+            namespace=step.model_namespace,
         )
         for step in config.ensemble_scheduling.step
     )
     return Ensemble(steps, config.ensemble_scheduling.max_inflight_requests)
+
+
+def reject_namespaces(parsed: ParsedConfig) -> None:
+    """Rejects the namespaces of steps, for a server without them.
+
+    Raises:
+        ConfigError: a step names one.
+    """
+    steps = () if parsed.ensemble is None else parsed.ensemble.steps
+    paths = [f"{step_path(index)}.model_namespace" for index, step in enumerate(steps) if step.namespace]
+    if paths:
+        why = "without --model-namespacing=true a name identifies one model; leave it out, or start the server with the flag"
+        raise ConfigError([Problem(parsed.source, parsed.lines.get(path), path, why) for path in paths])
 
 
 def check_ensemble(config: pb.ModelConfig, report: Report) -> None:
@@ -97,12 +112,10 @@ def _check_fields(config: pb.ModelConfig, report: Report) -> None:
 def _check_step(ensemble: str, step: pb.ModelEnsembling.Step, at: str, report: Report) -> None:
     if not step.model_name:
         report.error(f"{at}.model_name", "must be written")
-    elif step.model_name == ensemble:
+    elif step.model_name == ensemble and not step.model_namespace:
         report.error(f"{at}.model_name", f"'{ensemble}' is the ensemble itself: an ensemble cannot be its own step")
     if step.model_version < -1:
         report.error(f"{at}.model_version", f"takes -1 (the newest ready version) or a version of at least 1, not {step.model_version}")
-    if step.model_namespace:
-        report.error(f"{at}.model_namespace", "not supported by this server: a name identifies one model")
     for name in ("input_map", "output_map"):
         entries: Mapping[str, str] = getattr(step, name)
         if not entries:

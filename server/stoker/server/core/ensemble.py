@@ -21,12 +21,21 @@ class EnsembleStep:
         version: The version; None: the newest ready one, chosen for each request.
         inputs: Tensor of the ensemble, by the model's input.
         outputs: Tensor of the ensemble, by the model's output.
+        namespace: The repository of the model as written; empty: none is written.
+        identifier: The model's key, where it is not its name; see `core/model_key.py`.
     """
 
     model: str
     version: int | None
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    namespace: str = ""
+    identifier: str = ""
+
+    @property
+    def key(self) -> str:
+        """The model's key."""
+        return self.identifier or self.model
 
 
 @dataclass(frozen=True, slots=True)

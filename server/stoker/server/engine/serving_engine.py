@@ -190,11 +190,10 @@ class ServingEngine:
 
     def statistics(self, name: str | None, version: int | None) -> list[ModelStatistics]:
         if name is None:
-            names = sorted({entry.name for entry in self._manager.index(True)})
-            return [stats for each in names for stats in self.statistics(each, None)]
+            return [self._metrics.statistics(key, each) for key, each in self._manager.served()]
         servable = self._manager.resolve(name, version)
         versions = self._manager.ready_versions(name) if version is None else [servable.version]
-        return [self._metrics.statistics(name, each) for each in versions]
+        return [self._metrics.statistics(servable.key, each) for each in versions]
 
     def metrics_text(self) -> bytes:
         return self._metrics.render()
@@ -208,7 +207,7 @@ class ServingEngine:
             servable = self._manager.resolve(name, version)
         except ServingError:
             return
-        recorder = self._metrics.version(name, servable.version, servable.config.metric_tags)
+        recorder = self._metrics.version(servable.key, servable.version, servable.config.metric_tags)
         recorder.failed(FailureReason.OTHER, request_ns=0)
 
     def note_failed(self, via: Via, error: ServingError, model: str = "", version: int | None = None) -> None:

@@ -38,6 +38,7 @@ class ProcessSettings:
         name: The instance, for the log.
         model: The model, for the log.
         version: Its version, for the log.
+        namespace: Its namespace, for the labels of metrics; empty: there are none.
         instance_timeout_s: How long a batch, or a stream without a response, may take, seconds.
     """
 
@@ -45,6 +46,7 @@ class ProcessSettings:
     model: str
     version: int
     instance_timeout_s: float
+    namespace: str = ""
 
     @property
     def facts(self) -> dict[str, object]:

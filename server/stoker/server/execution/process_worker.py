@@ -158,7 +158,8 @@ class ProcessWorker:
     @property
     def labels(self) -> dict[str, str]:
         """The labels of its metrics."""
-        return {"model": self._settings.model, "version": str(self._settings.version), "worker": self._settings.name}
+        namespace = {"namespace": self._settings.namespace} if self._settings.namespace else {}
+        return {**namespace, "model": self._settings.model, "version": str(self._settings.version), "worker": self._settings.name}
 
     @property
     def process(self) -> WorkerProcess | None:

@@ -89,6 +89,10 @@ def check_models(config: ServerConfig) -> None:
         raise FlagError("Missing option '--model-base-path', or the path of a model file or folder.")
     if start.model_name is not None and count + len(config.paths) > 1:
         raise FlagError(f"--model-name serves one model, but the command line gives {count + len(config.paths)} paths")
+    if config.has_namespaces and (start.model_config_file is not None or start.model_name is not None or config.paths):
+        raise FlagError("--model-namespacing makes each model repository a namespace: give all models by --model-repository")
+    if config.has_namespaces and config.adlik.allow_operate:
+        raise FlagError("--allow-model-operate changes a model by its name, which several repositories may have with --model-namespacing")
     if start.model_config_file is not None and config.adlik.allow_operate:
         raise FlagError("--allow-model-operate changes a model repository, and there is none with --model-config-file")
     if config.adlik.allow_operate and not count:

@@ -80,7 +80,6 @@ _OF_TRITON: Mapping[str, _Ignored] = {
 IGNORED: Mapping[str, _Ignored] = {**_OF_TRITON, **_OF_TENSORFLOW_SERVING}
 #: Flags that cannot be switched on, each with the reason; off is accepted.
 REJECTED_IF_TRUE: Mapping[str, str] = {
-    "model-namespacing": "a model's name stands for one model in all repositories; two folders of one name are both unavailable",
     "reuse-http-port": _ONE_PROCESS,
     "reuse-grpc-port": _ONE_PROCESS,
     "allow-sagemaker": _NO_CLOUD,

@@ -9,6 +9,7 @@ from typing import Final
 
 from stoker.backends.api.nearest import did_you_mean
 from stoker.server.core.ensemble import Ensemble, StepModel
+from stoker.server.core.model_key import name_of
 from stoker.server.core.state import VersionState
 from stoker.server.lifecycle.listing import ModelListing
 from stoker.server.lifecycle.settings import shown
@@ -42,15 +43,16 @@ def step_models(
     models: list[StepModel] = []
     waiting: Blocked | None = None
     for step_name, step in zip(ensemble.step_names, ensemble.steps, strict=True):
-        record = records.get(step.model)
+        record = records.get(step.key)
         servable = None if record is None else record.serving.get(step.version)
         if servable is not None:
             models.append(StepModel(servable.version, servable.signature))
             continue
         where = f"step '{step_name}' needs model {shown(step.model)}{'' if step.version is None else f' version {step.version}'}"
         if record is None:
-            known_names = set(known())
-            missing = "is not loaded" if step.model in known_names else f"is not in the repository{did_you_mean(step.model, known_names)}"
+            keys = set(known())
+            hint = did_you_mean(step.model, {name_of(key) for key in keys} - {step.model})
+            missing = "is not loaded" if step.key in keys else f"is not in the repository{hint}"
             return Blocked(f"{where}, which {missing}")
         if _is_loading(record, step.version):
             waiting = waiting or Blocked(f"{where}, which is loading", is_pending=True)
@@ -92,16 +94,16 @@ def nesting(name: str, steps: Callable[[str], Iterable[str]]) -> int:
 
 
 def steps_of(listing: ModelListing | None) -> tuple[str, ...]:
-    """The models of an ensemble's steps; empty for any other model."""
+    """The keys of the models of an ensemble's steps; empty for any other model."""
     if listing is None or listing.config is None or listing.config.ensemble is None:
         return ()
-    return tuple(dict.fromkeys(step.model for step in listing.config.ensemble.steps))
+    return tuple(dict.fromkeys(step.key for step in listing.config.ensemble.steps))
 
 
 def _needed(record: ModelRecord | None) -> set[str]:
     """The models that a model's steps need."""
     ensemble = None if record is None else ensemble_of(record)
-    return set() if ensemble is None else {step.model for step in ensemble.steps}
+    return set() if ensemble is None else {step.key for step in ensemble.steps}
 
 
 def _cycle(name: str, records: Mapping[str, ModelRecord]) -> list[str] | None:

@@ -9,6 +9,7 @@ from stoker.backends.api.errors import InvalidRequest
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.pbtxt import parse_config_json
 from stoker.server.core.model_config import LoadOverrides
+from stoker.server.core.model_key import model_key
 from stoker.server.lifecycle.settings import parse_version, relative_file, shown
 
 
@@ -47,6 +48,7 @@ class ModelListing:
         versions: By number.
         has_config_file: Whether there is a config.pbtxt.
         links_root: The folder below which link targets in the model may lie; None: links are rejected.
+        is_namespaced: Whether its repository is its namespace.
     """
 
     name: str
@@ -60,6 +62,12 @@ class ModelListing:
     problems: tuple[str, ...] = ()
     policy: str = ""
     links_root: Path | None = None
+    is_namespaced: bool = False
+
+    @property
+    def key(self) -> str:
+        """The model's key, see `core/model_key.py`."""
+        return model_key(self.name, self.root_index) if self.is_namespaced else self.name
 
     @property
     def mark(self) -> tuple[object, ...]:
@@ -73,7 +81,7 @@ class RepositorySnapshot:
     """The result of one scan.
 
     Attributes:
-        models: By name, sorted.
+        models: By key, sorted.
         notes: Skipped folders and files, and why.
     """
 
@@ -103,7 +111,7 @@ class ModelSource(Protocol):
         """
 
     def find(self, name: str) -> ModelListing | None:
-        """Scans the model `name`; None if there is none."""
+        """Scans the model of the key `name`; None if there is none."""
 
 
 VersionFiles = Mapping[int, Mapping[str, bytes]]
@@ -159,7 +167,7 @@ def apply_overrides(name: str, found: ModelListing | None, overrides: LoadOverri
         found = ModelListing(
             name=name,
             directory=directory,
-            root_index=0,
+            root_index=0 if found is None else found.root_index,
             config=None,
             error=None,
             fingerprint="sent",

@@ -35,6 +35,7 @@ from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import ConfigError, Finding, FindingKind
 from stoker.server.core.ensemble import Ensemble, StepModel
 from stoker.server.core.model_config import Execution, ModelConfig
+from stoker.server.core.model_key import repository_of
 from stoker.server.core.sequence import SequenceBatching
 from stoker.server.core.tasks import in_daemon_thread, raise_niceness
 from stoker.server.core.timers import Timers
@@ -80,6 +81,7 @@ class VersionSource:
         files: Files that replace those of the version folder, by path relative to it.
         selected: The files of the version folder that form the version, by their name in the version; None: all of them.
         steps: Of an ensemble, the versions that its steps run, in their order.
+        key: The model's key, where it is not its name; see `core/model_key.py`.
     """
 
     name: str
@@ -91,6 +93,7 @@ class VersionSource:
     links_root: Path | None = None
     selected: Mapping[str, str] | None = None
     steps: tuple[StepModel, ...] = ()
+    key: str = ""
 
 
 class BackendRaised(ModelLoadError):
@@ -173,7 +176,7 @@ class VersionLoader:
         except ModelLoadError:
             await in_daemon_thread("discard", loaded.discard)
             raise
-        return self._assemble(source.version, loaded, limits)
+        return self._assemble(source, loaded, limits)
 
     def _limits(self, source: VersionSource, loaded: "_Loaded") -> SchedulerLimits | None:
         """Registers the instances with the rate limiter.
@@ -205,7 +208,7 @@ class VersionLoader:
 
         completion, labels = await in_daemon_thread(f"load-{source.name}.{source.version}", configure)
         config = completion.config
-        recorder = self._recorder.version(config.name, source.version, config.metric_tags)
+        recorder = self._recorder.version(source.key or source.name, source.version, config.metric_tags)
         scheduler = EnsembleScheduler(
             config.name,
             source.version,
@@ -222,6 +225,7 @@ class VersionLoader:
         in_front = self._cached(config, source.version, scheduler, recorder, identity)
         servable = Servable(config, source.version, in_front, ModelFiles(source.version_dir, {}), labels, _keep)
         servable.findings = completion.findings
+        servable.key = source.key or source.name
         return servable
 
     def _load(self, source: VersionSource, control: StartControl) -> "_Loaded":
@@ -314,11 +318,11 @@ class VersionLoader:
         """Whether the inline-execution policy decides where batches of a model with `config` run."""
         return self._is_tuned and config.execution is Execution.AUTO and not (config.signature.is_decoupled or config.nice)
 
-    def _assemble(self, version: int, loaded: "_Loaded", limits: SchedulerLimits | None) -> Servable:
+    def _assemble(self, source: VersionSource, loaded: "_Loaded", limits: SchedulerLimits | None) -> Servable:
         assert loaded.config is not None
-        config = loaded.config.inner
+        config, version, key = loaded.config.inner, source.version, source.key or source.name
         loop = asyncio.get_running_loop()
-        recorder = self._recorder.version(config.name, version, config.metric_tags)
+        recorder = self._recorder.version(key, version, config.metric_tags)
         workers: list[InstanceWorker] = []
         processes: list[ProcessWorker] = []
         passive = [instance for instance, is_passive in zip(loaded.instances, _passive(config), strict=True) if is_passive]
@@ -327,7 +331,7 @@ class VersionLoader:
                 continue
             name = f"{config.name}.{version}.{index}"
             if isinstance(instance, ProcessInstance):
-                supervised = self._process_worker(config, version, instance, recorder, loop)
+                supervised = self._process_worker(config, source, instance, recorder, loop)
                 processes.append(supervised)
                 workers.append(supervised)
             elif config.execution is Execution.INLINE and not config.signature.is_decoupled:
@@ -344,7 +348,7 @@ class VersionLoader:
 
         recorder.first_response_buckets(config.first_response_bounds_ns)
         if loaded.warmup_ns is not None:
-            self._recorder.warmed(config.name, version, duration_ns=loaded.warmup_ns)
+            self._recorder.warmed(key, version, duration_ns=loaded.warmup_ns)
         scheduler = Scheduler(
             config,
             version,
@@ -391,6 +395,7 @@ class VersionLoader:
             process.supervision.on_change, process.supervision.on_death = changed, died
         if len(processes) == len(workers):
             servable.processes = processes
+        servable.key = key
         return servable
 
     def _sequences(
@@ -414,12 +419,18 @@ class VersionLoader:
         )  # fmt: skip
 
     def _process_worker(
-        self, config: ModelConfig, version: int, instance: ProcessInstance, recorder: VersionRecorder, loop: asyncio.AbstractEventLoop
+        self,
+        config: ModelConfig,
+        source: VersionSource,
+        instance: ProcessInstance,
+        recorder: VersionRecorder,
+        loop: asyncio.AbstractEventLoop,
     ) -> ProcessWorker:
         settings = ProcessSettings(
             name=instance.start.load.request.instance_name,
             model=config.name,
-            version=version,
+            version=source.version,
+            namespace=str(source.model_dir.parent) if repository_of(source.key) is not None else "",
             instance_timeout_s=config.instance_timeout_s,
         )
         worker = ProcessWorker(

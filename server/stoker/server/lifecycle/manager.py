@@ -8,20 +8,27 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import InvalidRequest, ModelLoadError, ServingError, Unavailable
+from stoker.server.config.ensemble import reject_namespaces
 from stoker.server.core.model_config import ListedModel, LoadOverrides, NoVersions
+from stoker.server.core.model_key import model_key, name_of
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.core.tasks import in_daemon_thread
 from stoker.server.lifecycle.dependencies import ensemble_of, ordered, steps_of
 from stoker.server.lifecycle.listing import ModelListing, ModelSource, RepositorySnapshot, apply_overrides, check_overrides, split_files
 from stoker.server.lifecycle.loader import Loader
 from stoker.server.lifecycle.model_list import ListedModels, ListFollower, ModelList
+from stoker.server.lifecycle.model_names import ModelNames
+from stoker.server.lifecycle.namespaces import ambiguity
 from stoker.server.lifecycle.reconcile import desired_versions
 from stoker.server.lifecycle.reconciler import NOT_POLLED, Reconciler
+from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.resolver import Resolver
 from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.settings import MODEL_NAME_RULE, ControlMode, LifecycleSettings, is_model_name, shown
@@ -92,6 +99,7 @@ class ModelLocks:
             log.error("a lifecycle task ended by an error", exc_info=error)
 
 
+EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 NO_VERSIONS = "at least one version must be available under the version policy of model '{}'"
 
 
@@ -99,32 +107,37 @@ class DesiredState:
     """The desired state of all models. Confined to: the event loop.
 
     Attributes:
-        records: By name, every model that was desired at least once. Only this class and the reconciler write it.
+        records: By key, every model that was desired at least once. Only this class and the reconciler write it.
+        names: The models of `records` by the names that clients use.
         on_disk: The repository as last scanned.
         reconciler: Carries out the changes.
     """
 
-    def __init__(self, loader: Loader, recorder: ServerRecorder, clock: Clock, settings: LifecycleSettings) -> None:
-        """Starts without models."""
+    def __init__(
+        self, loader: Loader, recorder: ServerRecorder, clock: Clock, settings: LifecycleSettings, roots: Sequence[Path] = ()
+    ) -> None:
+        """Starts without models. `roots`: the repositories, if each is a namespace; else empty."""
         self.records: dict[str, ModelRecord] = {}
+        self.names = ModelNames(self.records, roots)
         self.on_disk = RepositorySnapshot()
         self.reconciler = Reconciler(
             loader, recorder, clock, settings, self.collect_garbage, self.records, lambda: {*self.records, *self.on_disk.models}
         )
 
-    def begin(self, snapshot: RepositorySnapshot, names: Iterable[str]) -> None:
+    def begin(self, snapshot: RepositorySnapshot, names: Iterable[str], reasons: Mapping[str, str] = EMPTY) -> None:
         """Marks the models `names` of the first `snapshot` as required, whether they exist or not, and those that ensembles among them
-        need.
+        need. `reasons` has why a name is not in the snapshot.
         """
         _log_notes(snapshot.notes)
         self.on_disk = snapshot
         named = dict.fromkeys(names)
         for name in ordered(named, snapshot.models):
-            record = self.records[name] = ModelRecord(name, is_required=True, is_implied=name not in named)
+            record = self.record(name)
+            record.is_required, record.is_implied = True, name not in named
             if name in snapshot.models:
                 self.set_desired(record, snapshot.models[name])
             else:
-                self.reconciler.fail_model(record, NOT_POLLED)
+                self.reconciler.fail_model(record, reasons.get(name, NOT_POLLED))
 
     def take(self, snapshot: RepositorySnapshot) -> None:
         """Makes `snapshot` the desired state of every model."""
@@ -168,7 +181,11 @@ class DesiredState:
 
     def record(self, name: str) -> ModelRecord:
         """The record of a model; made if there is none."""
-        return self.records.setdefault(name, ModelRecord(name))
+        record = self.records.get(name)
+        if record is None:
+            record = self.records[name] = ModelRecord(name)
+            self.names.add(name)
+        return record
 
     def set_desired(
         self, record: ModelRecord, listing: ModelListing, serial: int = 0, files: Mapping[int, Mapping[str, bytes]] | None = None
@@ -200,7 +217,7 @@ class DesiredState:
     def is_needed(self, name: str) -> bool:
         """Whether a desired ensemble has the model `name` as a step."""
         ensembles = (ensemble_of(record) for record in self.records.values())
-        return any(step.model == name for ensemble in ensembles if ensemble is not None for step in ensemble.steps)
+        return any(step.key == name for ensemble in ensembles if ensemble is not None for step in ensemble.steps)
 
     def collect_garbage(self, record: ModelRecord) -> None:
         """Drops the records of models that neither serve nor are in the repository."""
@@ -211,6 +228,7 @@ class DesiredState:
                 self.reconciler.forget(record, version)
         if not record.versions and not record.is_required and on_disk is None and self.records.get(record.name) is record:
             del self.records[record.name]
+            self.names.remove(record.name)
 
 
 def _log_notes(notes: Iterable[str]) -> None:
@@ -243,10 +261,15 @@ class ModelManager:
         self._recorder = recorder
         self._clock = clock
         self._settings = settings
-        self._desired = DesiredState(loader, recorder, clock, settings)
+        #: The repositories of the models' namespaces; None: there are no namespaces.
+        self._spaces = repository if isinstance(repository, ModelRepository) and repository.has_namespaces else None
+        self._desired = DesiredState(loader, recorder, clock, settings, () if self._spaces is None else self._spaces.roots)
         self._table: Mapping[str, ModelRecord] = self._desired.records
+        self._names = self._desired.names
         #: See `Resolver.resolve`. Its own method, without one around it: each request needs it.
-        self.resolve: Callable[[str, int | None], Servable] = Resolver(self._desired.records).resolve
+        self.resolve: Callable[[str, int | None], Servable] = Resolver(self._names.unique, self._names.ambiguity).resolve
+        #: As `resolve`, for the key of a model.
+        self.resolve_key: Callable[[str, int | None], Servable] = Resolver(self._desired.records).resolve
         self._settle_filter = SettleFilter(round(settings.settle_s * 1e9))
         self._reconciler = self._desired.reconciler
         self._list: ModelList | None = None
@@ -278,9 +301,23 @@ class ModelManager:
         self._has_started = True
         named = self._settings.load_models
         is_all = self._settings.control_mode is not ControlMode.EXPLICIT or ALL_MODELS in named
-        self._desired.begin(snapshot, snapshot.models if is_all else dict.fromkeys(named))
+        if is_all:
+            self._desired.begin(snapshot, snapshot.models)
+        else:
+            self._desired.begin(snapshot, *self._named_at_start(snapshot, named))
         if self._watcher is not None:
             self._locks.begin(self._watcher.run())
+
+    def _named_at_start(self, snapshot: RepositorySnapshot, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+        """The keys of the models to load at start, and why a name among them has none."""
+        if self._spaces is None:
+            return list(names), {}
+        by_name: dict[str, list[str]] = {}
+        for key in snapshot.models:
+            by_name.setdefault(name_of(key), []).append(key)
+        found = {name: by_name.get(name, [name]) for name in names}
+        reasons = {name: ambiguity(name, keys, self._spaces.roots) for name, keys in found.items() if len(keys) > 1}
+        return [keys[0] if len(keys) == 1 else name for name, keys in found.items()], reasons
 
     async def wait_initial(self) -> None:
         """Returns when every load that `start` began has succeeded or failed.
@@ -332,8 +369,18 @@ class ModelManager:
 
     def ready_versions(self, name: str) -> tuple[int, ...]:
         """READY versions of a model, ascending; empty also for an unknown one."""
-        record = self._table.get(name)
+        record = self._names.unique.get(name)
         return () if record is None else record.ready_versions()
+
+    def served(self) -> list[tuple[str, int]]:
+        """The key and the number of each loaded version, sorted; without models of which no version is READY."""
+        ready = (record for _, record in sorted(self._table.items()) if any(entry.state is VersionState.READY for entry in record.index()))
+        return [(record.name, version) for record in ready for version in record.ready_versions()]
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """The namespaces of models by the index of the repository; empty: there are none."""
+        return () if self._spaces is None else tuple(map(str, self._spaces.roots))
 
     def labelled_version(self, name: str, label: str) -> int | None:
         """The version of a model with the operator's label `label`; None: there is no such label."""
@@ -352,7 +399,7 @@ class ModelManager:
 
     def is_model_ready(self, name: str, version: int | None) -> bool:
         """Whether that version (None: any) is READY; False also for an unknown model."""
-        record = self._table.get(name)
+        record = self._names.unique.get(name)
         servable = None if record is None else record.serving.get(version)
         return servable is not None and not servable.outage
 
@@ -361,7 +408,7 @@ class ModelManager:
         entries: list[IndexEntry] = []
         for name in sorted({*self._table, *self._desired.on_disk.models}):
             record = self._table.get(name)
-            entries.extend([IndexEntry(name, None, None)] if record is None else record.index())
+            entries.extend([IndexEntry(name_of(name), None, None)] if record is None else record.index())
         return [entry for entry in entries if entry.state is VersionState.READY] if ready_only else entries
 
     # ---- what is wanted ------------------------------------------------------------------------------------------------------------
@@ -424,12 +471,13 @@ class ModelManager:
 
         Raises:
             Unavailable: the control mode does not allow it, or the server is shutting down.
-            InvalidRequest: the name or an override's file name is not allowed.
+            InvalidRequest: the name or an override's file name is not allowed, or several repositories have a model of the name.
             ModelLoadError: the load failed; versions that serve continue to serve.
         """
         self._check_control(name)
         check_overrides(name, overrides)
-        await self._locks.run_locked(name, lambda: self._load_now(name, overrides))
+        key = await self._key_to_load(name)
+        await self._locks.run_locked(key, lambda: self._load_now(name, key, overrides))
 
     async def refresh(self, name: str) -> None:
         """Scans one model at once; returns when the versions in the repository serve. For a caller that has finished changing the files.
@@ -443,7 +491,8 @@ class ModelManager:
         if self._settings.control_mode is not ControlMode.POLL:
             raise Unavailable(REFRESH_REJECTED)
         self._check_may_change(name)
-        await self._locks.run_locked(name, lambda: self._refresh_now(name))
+        key = await self._key_to_load(name)
+        await self._locks.run_locked(key, lambda: self._refresh_now(name, key))
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unloads a model; returns once no new request reaches it. No effect on a model that is not loaded.
@@ -454,16 +503,33 @@ class ModelManager:
                 other ensemble needs them.
 
         Raises:
-            Unavailable: the control mode does not allow it, or the server is shutting down. InvalidRequest: the name is not allowed.
+            Unavailable: the control mode does not allow it, or the server is shutting down. InvalidRequest: the name is not allowed, or
+                several models have it.
         """
         self._check_control(name)
-        record = self._table.get(name)
+        await self._unload_key(self._names.key(name) or name, unload_dependents)
+
+    async def _unload_key(self, key: str, unload_dependents: bool) -> None:
+        record = self._table.get(key)
         needed = () if record is None else steps_of(record.listing)
-        await self._locks.run_locked(name, lambda: self._unload_now(name))
+        await self._locks.run_locked(key, lambda: self._unload_now(key))
         for step in needed if unload_dependents else ():
             found = self._table.get(step)
             if found is not None and found.is_implied and not self._desired.is_needed(step):
-                await self.unload(step, unload_dependents=True)
+                await self._unload_key(step, unload_dependents=True)
+
+    async def _key_to_load(self, name: str) -> str:
+        """The key of the model `name` of the repositories.
+
+        Raises:
+            InvalidRequest: several repositories have a model of this name.
+        """
+        if self._spaces is None:
+            return name
+        keys = await in_daemon_thread("find", partial(self._spaces.keys, name))
+        if len(keys) > 1:
+            raise InvalidRequest(ambiguity(name, keys, self._spaces.roots))
+        return keys[0] if keys else self._names.key(name) or model_key(name, 0)
 
     def _check_control(self, name: str) -> None:
         if self._settings.control_mode is not ControlMode.EXPLICIT:
@@ -476,20 +542,20 @@ class ModelManager:
         if not is_model_name(name):
             raise InvalidRequest(f"{shown(name)} is not a model name: expected {MODEL_NAME_RULE}")
 
-    async def _load_now(self, name: str, overrides: LoadOverrides) -> None:
+    async def _load_now(self, name: str, key: str, overrides: LoadOverrides) -> None:
         # In threads: a configuration may be long, and the folder may be on a slow file system.
-        found = await in_daemon_thread("find", lambda: self._repository.find(name))
-        self._desired.observe_model(name, found)
+        found = await in_daemon_thread("find", lambda: self._repository.find(key))
+        self._desired.observe_model(key, found)
         try:
-            listing = await in_daemon_thread("configure", lambda: apply_overrides(name, found, overrides, self._repository.roots))
+            listing = await in_daemon_thread("configure", lambda: self._configured(name, found, overrides))
         except ModelLoadError as error:
-            self._recorder.load_failed(name, None)
+            self._recorder.load_failed(key, None)
             raise ModelLoadError(f"failed to load '{name}', {error.message}") from error
         if listing is None:
             raise ModelLoadError(f"failed to load '{name}', {NOT_POLLED}")
-        await self._load_steps(listing, {name})
+        await self._load_steps(listing, {key})
         self._serial += 1
-        record = self._desired.record(name)
+        record = self._desired.record(key)
         record.is_implied = False
         self._desired.set_desired(record, listing, self._serial, split_files(overrides.files))
         await self._reconciler.loads_end([record])
@@ -498,6 +564,17 @@ class ModelManager:
             self._desired.collect_garbage(record)
             raise ModelLoadError(f"failed to load '{name}', {'; '.join(failures)}")
         record.is_required = True
+
+    def _configured(self, name: str, found: ModelListing | None, overrides: LoadOverrides) -> ModelListing | None:
+        """The listing to load; blocks. Raises as `apply_overrides`."""
+        listing = apply_overrides(name, found, overrides, self._repository.roots)
+        if listing is None or listing is found:
+            return listing
+        if self._spaces is not None:
+            return self._spaces.in_namespace(listing)
+        if listing.config is not None:
+            reject_namespaces(listing.config)
+        return listing
 
     async def _load_steps(self, listing: ModelListing, above: set[str]) -> None:
         """Makes the models desired that an ensemble needs and that do not serve, as Triton does. A reload changes no model that serves."""
@@ -514,13 +591,13 @@ class ModelManager:
             record = self._desired.set_model(step, found)
             record.is_implied = is_new or record.is_implied
 
-    async def _refresh_now(self, name: str) -> None:
+    async def _refresh_now(self, name: str, key: str) -> None:
         async with self._scanning:
-            found = await in_daemon_thread("find", lambda: self._repository.find(name))
+            found = await in_daemon_thread("find", lambda: self._repository.find(key))
             if self._is_stopping:
                 raise Unavailable(SHUTTING_DOWN)
-            self._settle_filter.accept(name, found)
-            record = self._desired.set_model(name, found)
+            self._settle_filter.accept(key, found)
+            record = self._desired.set_model(key, found)
         if found is None or (found.config is not None and not found.versions):
             return  # no version is desired
         await self._reconciler.loads_end([record])

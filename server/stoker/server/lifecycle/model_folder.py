@@ -18,6 +18,7 @@ from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 
 from stoker.backends.api.errors import ModelLoadError
+from stoker.server.config.ensemble import reject_namespaces
 from stoker.server.config.model_formats import conversion, ir_files, is_model_file, is_served, served_name
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.pbtxt import empty_config, parse_pbtxt
@@ -315,7 +316,12 @@ class ModelReader:
     """Reads model folders; a configuration that has not changed is parsed once. Confined to: one caller at a time."""
 
     def __init__(
-        self, batching_defaults: BatchingDefaults | None = None, config_name: str | None = None, *, follows_links: bool = False
+        self,
+        batching_defaults: BatchingDefaults | None = None,
+        config_name: str | None = None,
+        *,
+        follows_links: bool = False,
+        has_namespaces: bool = False,
     ) -> None:
         """Makes a reader; no folder is read yet.
 
@@ -323,7 +329,9 @@ class ModelReader:
             batching_defaults: Batching of models that do not configure it.
             config_name: configs/<config_name>.pbtxt is read instead of config.pbtxt if the model has that file.
             follows_links: Whether links are followed; in a folder without `parent`, to targets below that folder.
+            has_namespaces: Whether the step of an ensemble may name a namespace.
         """
+        self._has_namespaces = has_namespaces
         self._follows_links = follows_links
         self._defaults = batching_defaults or BatchingDefaults()
         self._config_path = None if config_name is None else f"{CONFIGS_DIR}/{config_name}.pbtxt"
@@ -432,6 +440,8 @@ class ModelReader:
         result: ParsedConfig | ModelLoadError
         try:
             parsed = parse_pbtxt(content.decode(), source=f"{name}/{path}", model_name=name, is_named_elsewhere=is_named_elsewhere)
+            if not self._has_namespaces:
+                reject_namespaces(parsed)
             result = replace(parsed, batching_defaults=self._defaults)
         except UnicodeDecodeError as error:
             result = ModelLoadError(f"{name}/{path}: not UTF-8 at byte {error.start}")

@@ -146,7 +146,7 @@ class Reconciler:
         while waiting:
             ensemble = ensemble_of(waiting.pop())
             for step in () if ensemble is None else ensemble.steps:
-                record = self._records.get(step.model)
+                record = self._records.get(step.key)
                 if record is not None and found.setdefault(record.name, record) is record and record not in waiting:
                     waiting.append(record)
         return list(found.values())
@@ -205,7 +205,7 @@ class Reconciler:
         record.seen = look
         for ensemble in list(self._ensembles.values()):
             needed = ensemble_of(ensemble)
-            if needed is not None and any(step.model == record.name for step in needed.steps):
+            if needed is not None and any(step.key == record.name for step in needed.steps):
                 self.reconcile(ensemble)
 
     def _compare(self, name: str, known: VersionRecord, target: Target | None) -> None:

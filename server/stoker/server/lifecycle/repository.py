@@ -18,6 +18,7 @@ from pathlib import Path
 
 from stoker.server.config.model_formats import is_model_file, is_served, served_name
 from stoker.server.core.model_config import BatchingDefaults
+from stoker.server.core.model_key import model_key, name_of, repository_of
 from stoker.server.lifecycle.folder import LINKS_HINT, Folder, LinkRejected, open_root
 from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot
 from stoker.server.lifecycle.model_folder import (
@@ -29,6 +30,7 @@ from stoker.server.lifecycle.model_folder import (
     misplaced_root_files,
     plain_files,
 )
+from stoker.server.lifecycle.namespaces import with_namespace
 from stoker.server.lifecycle.settings import MAX_FOLDER_ENTRIES, MAX_MODELS, MODEL_NAME_RULE, is_model_name, parse_version, shown
 
 #: A location that is no folder of this host, such as `s3://bucket/models`; `Path` has merged its slashes.
@@ -137,6 +139,7 @@ class ModelRepository:
         batching_defaults: BatchingDefaults | None = None,
         config_name: str | None = None,
         follows_links: bool = False,
+        has_namespaces: bool = False,
     ) -> None:
         """Makes a repository; no root is read yet.
 
@@ -145,6 +148,7 @@ class ModelRepository:
             batching_defaults: As `ModelReader`.
             config_name: As `ModelReader`.
             follows_links: Whether links below a root are followed to targets below it.
+            has_namespaces: Whether each root is a namespace of its own; see `namespaces.py`.
         """
         # A folder given twice is one root; its models do not conflict with themselves.
         self.roots = tuple({root.resolve(): root for root in reversed(roots)}.values())[::-1]
@@ -153,7 +157,8 @@ class ModelRepository:
         self._misplaced: dict[int, Mapping[str, ModelListing]] = {}
         self._unreadable: set[int] = set()
         self._follows_links = follows_links
-        self._reader = ModelReader(batching_defaults, config_name, follows_links=follows_links)
+        self.has_namespaces = has_namespaces
+        self._reader = ModelReader(batching_defaults, config_name, follows_links=follows_links, has_namespaces=has_namespaces)
 
     def check_roots(self) -> None:
         """Checks that the roots can be read, without a scan of their models.
@@ -176,12 +181,7 @@ class ModelRepository:
         with self._lock:
             notes: list[str] = []
             by_root = [self._scan_root(index, notes) for index in range(len(self.roots))]
-            models: dict[str, ModelListing] = {}
-            for name in sorted({name for listings in by_root for name in listings}):
-                found = [listings[name] for listings in by_root if name in listings]
-                models[name] = found[0] if len(found) == 1 else self._ambiguous(found)
-            for listings in self._misplaced.values():
-                models = {**listings, **models}
+            models = self._in_namespaces(by_root) if self.has_namespaces else self._by_name(by_root)
             models = dict(sorted(models.items()))
             if len(models) > MAX_MODELS:
                 notes.append(f"only the first {MAX_MODELS} of {len(models)} models are taken")
@@ -190,14 +190,50 @@ class ModelRepository:
             return RepositorySnapshot(models, tuple(notes))
 
     def find(self, name: str) -> ModelListing | None:
-        """Scans the model `name`; None if no root has it."""
+        """Scans the model of the key `name`; None if no root has it."""
+        key, name = name, name_of(name)
         if not is_model_name(name) or name.startswith(".") or name in _IGNORED:
             return None
         with self._lock:
+            if self.has_namespaces:
+                index = repository_of(key)
+                listing = None if index is None else self._find_in(index, name) or self._find_stray(index, name)
+                return None if listing is None else with_namespace(listing, self.roots, self._holders)
             found = [listing for index in range(len(self.roots)) if (listing := self._find_in(index, name)) is not None]
             if not found:
                 return next((listing for index in range(len(self.roots)) if (listing := self._find_stray(index, name)) is not None), None)
             return found[0] if len(found) == 1 else self._ambiguous(found)
+
+    def keys(self, name: str) -> list[str]:
+        """The keys of the models `name`, one for each root that has one. REQUIRES: the roots are namespaces."""
+        with self._lock:
+            return [model_key(name, index) for index in self._holders(name)]
+
+    def in_namespace(self, listing: ModelListing) -> ModelListing:
+        """`listing`, which a load request has changed, as a scan returns it. REQUIRES: the roots are namespaces."""
+        with self._lock:
+            return with_namespace(listing, self.roots, self._holders)
+
+    def _holders(self, name: str) -> list[int]:
+        return [index for index in range(len(self.roots)) if (self._find_in(index, name) or self._find_stray(index, name)) is not None]
+
+    def _by_name(self, by_root: Sequence[Mapping[str, ModelListing]]) -> dict[str, ModelListing]:
+        models: dict[str, ModelListing] = {}
+        for name in sorted({name for listings in by_root for name in listings}):
+            found = [listings[name] for listings in by_root if name in listings]
+            models[name] = found[0] if len(found) == 1 else self._ambiguous(found)
+        for listings in self._misplaced.values():
+            models = {**listings, **models}
+        return models
+
+    def _in_namespaces(self, by_root: Sequence[Mapping[str, ModelListing]]) -> dict[str, ModelListing]:
+        every = [{**self._misplaced.get(index, {}), **listings} for index, listings in enumerate(by_root)]
+
+        def holders(name: str) -> list[int]:
+            return [index for index, listings in enumerate(every) if name in listings]
+
+        found = [with_namespace(listing, self.roots, holders) for listings in every for listing in listings.values()]
+        return {listing.key: listing for listing in found}
 
     def _scan_root(self, index: int, notes: list[str]) -> Mapping[str, ModelListing]:
         root = self.roots[index]

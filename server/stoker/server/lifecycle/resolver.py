@@ -1,6 +1,8 @@
 """`Resolver`: finds the version that a request runs on."""
 
-from stoker.backends.api.errors import NotFound, ServingError, Unavailable, UnknownModel
+from collections.abc import Callable
+
+from stoker.backends.api.errors import InvalidRequest, NotFound, ServingError, Unavailable, UnknownModel
 from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.settings import shown
 from stoker.server.lifecycle.table import ModelRecord
@@ -9,17 +11,19 @@ from stoker.server.lifecycle.table import ModelRecord
 class Resolver:
     """Confined to: the event loop."""
 
-    __slots__ = ("_table",)
+    __slots__ = ("_ambiguity", "_table")
 
-    def __init__(self, table: dict[str, ModelRecord]) -> None:
-        """`table`: the records by name, which others change."""
+    def __init__(self, table: dict[str, ModelRecord], ambiguity: Callable[[str], str] | None = None) -> None:
+        """`table`: the records by name, which others change. `ambiguity`: why the table lacks a name, see `ModelNames.ambiguity`."""
         self._table = table
+        self._ambiguity = ambiguity
 
     def resolve(self, name: str, version: int | None) -> Servable:
         """The servable for a request to (`name`, `version`); `version` None: the highest READY one.
 
         Raises:
-            UnknownModel: no such model. NotFound: no such version. Unavailable: known, but not READY.
+            UnknownModel: no such model. InvalidRequest: several models have the name. NotFound: no such version.
+            Unavailable: known, but not READY.
         """
         record = self._table.get(name)
         if record is not None:
@@ -27,6 +31,8 @@ class Resolver:
             servable = serving.get(version)
             if servable is not None:
                 return servable
+        elif self._ambiguity is not None and (reason := self._ambiguity(name)):
+            raise InvalidRequest(reason)
         raise _unresolved(record, name, version)
 
 

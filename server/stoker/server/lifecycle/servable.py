@@ -20,6 +20,7 @@ class Servable:
 
     Attributes:
         name: The model's name.
+        key: The model's key, see `core/model_key.py`.
         version: The version number.
         config: Completed configuration.
         signature: The signature of `config`.
@@ -38,7 +39,7 @@ class Servable:
         discard: Callable[[ModelFiles], None],
     ) -> None:
         """`discard` removes the snapshot; it may block and is called in a thread."""
-        self.name = config.name
+        self.name = self.key = config.name
         self.version = version
         self.config = config
         self.signature = config.signature
@@ -139,7 +140,7 @@ class Retirement:
 
     async def wait_for(self, name: str, timeout_s: float) -> None:
         """Returns when all retired versions of model `name` are closed, or after `timeout_s`."""
-        tasks = [task for task, servable in self._leaving.items() if servable.name == name]
+        tasks = [task for task, servable in self._leaving.items() if servable.key == name]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from stoker.server.core.model_config import NoVersions
+from stoker.server.core.model_key import name_of
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.lifecycle.listing import ModelListing
 from stoker.server.lifecycle.loader import VersionSource
@@ -115,6 +116,7 @@ class Target:
             return cls()
         source = VersionSource(
             name=listing.name,
+            key=listing.key,
             version=version,
             model_dir=listing.directory,
             version_dir=part.directory,
@@ -201,7 +203,7 @@ class ModelRecord:
     """A model that was desired at least once.
 
     Attributes:
-        name: The model's name.
+        name: The model's key.
         listing: The listing of the last scan (or of the last load's overrides); None: the model does not exist.
         targets: The desired versions.
         versions: The records of all known versions.
@@ -289,10 +291,10 @@ class ModelRecord:
         """This model's lines of the repository index."""
         backend = "" if self.listing is None or self.listing.config is None else self.listing.config.backend
         if not self.versions:
-            yield IndexEntry(self.name, None, None, self.error, backend)
+            yield IndexEntry(name_of(self.name), None, None, self.error, backend)
         for version, record in sorted(self.versions.items()):
             used = record.servable.config.backend if record.servable is not None else backend
-            yield IndexEntry(self.name, version, record.state, self._reason(record), used)
+            yield IndexEntry(name_of(self.name), version, record.state, self._reason(record), used)
 
     def _reason(self, record: VersionRecord) -> str:
         match record.state:

@@ -15,9 +15,10 @@ from prometheus_client.metrics_core import Metric
 from stoker.backends.api.backend import Figure
 from stoker.backends.api.clock import Clock
 from stoker.server.core.build_kind import BUILD
+from stoker.server.core.model_key import name_of
 from stoker.server.core.state import VersionState
 from stoker.server.observability.recorder import FailureReason
-from stoker.server.observability.series import HostFigures, ServerSeries, VersionSeries
+from stoker.server.observability.series import HostFigures, ServerSeries, VersionSeries, model_labels
 from stoker.server.observability.settings import MetricsSettings
 from stoker.server.observability.statistics import (
     SERVING_LATENCY_BOUNDS_NS,
@@ -229,7 +230,7 @@ class ServingFamilies:
         """The families, each with all samples."""
         models: dict[str, list[VersionSeries]] = {}
         for (name, _), version in sorted(self._series.versions.items()):
-            models.setdefault(name, []).append(version)
+            models.setdefault(name_of(name), []).append(version)
         statistics = {name: [version.statistics for version in versions] for name, versions in models.items()}
         yield _request_count(statistics)
         yield _histograms(
@@ -310,8 +311,8 @@ def _loads(models: Mapping[str, Sequence[VersionSeries]]) -> Iterator[Metric]:
 
 
 def _path(version: VersionSeries) -> str:
-    """The value of `model_path`: model and version, because the paths of files are not disclosed."""
-    return f"{version.labels['model']}/{version.labels['version']}"
+    """The value of `model_path`: namespace, model and version, because the paths of files are not disclosed."""
+    return "/".join(version.labels[name] for name in ("namespace", "model", "version") if name in version.labels)
 
 
 # Name, help, histogram of one version, number of its units in one of the metric's unit.
@@ -346,7 +347,7 @@ class StokerFamilies:
         series = self._series
         failures = Metric("stoker_model_load_failures_total", "Loads and reloads of a model that failed.", "counter")
         for model, count in sorted(series.load_failures.items()):
-            failures.add_sample("stoker_model_load_failures_total", {"model": model}, count)
+            failures.add_sample("stoker_model_load_failures_total", model_labels(model, series.namespaces), count)
         yield failures
         dropped = Metric("stoker_log_lines_dropped_total", "Log lines that could not be written and were dropped.", "counter")
         dropped.add_sample("stoker_log_lines_dropped_total", {}, series.log_lines_dropped())

@@ -14,6 +14,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from stoker.backends.api.clock import Clock
+from stoker.server.core.model_key import name_of
 from stoker.server.core.state import ModelStatistics, VersionState
 from stoker.server.observability.families import ServingFamilies, StokerFamilies, TritonFamilies
 from stoker.server.observability.history import History
@@ -59,6 +60,7 @@ class Metrics:
     def watch(
         self,
         *,
+        namespaces: tuple[str, ...] | None = None,
         requests_in_flight: Callable[[], int] | None = None,
         bytes_in_flight: Callable[[], int] | None = None,
         evictions: Callable[[], int] | None = None,
@@ -66,8 +68,12 @@ class Metrics:
         is_ready: Callable[[], bool] | None = None,
         cache_figures: Callable[[], CacheFigures | None] | None = None,
     ) -> None:
-        """Sets the functions that return values of other parts; called once these exist. Values that are not passed stay unchanged."""
+        """Sets the namespaces of models, and the functions that return values of other parts; called once these exist.
+
+        Values that are not passed stay unchanged.
+        """
         series = self._series
+        series.namespaces = namespaces or series.namespaces
         series.requests_in_flight = requests_in_flight or series.requests_in_flight
         series.bytes_in_flight = bytes_in_flight or series.bytes_in_flight
         series.evictions = evictions or series.evictions
@@ -77,7 +83,7 @@ class Metrics:
 
     def version(self, name: str, version: int, tags: Mapping[str, str]) -> VersionStatistics:
         entry = self._entry(name, version)
-        entry.labels = version_labels(name, version, tags)
+        entry.labels = version_labels(name, version, tags, self._series.namespaces)
         return entry.statistics
 
     def state(self, name: str, version: int, state: VersionState) -> None:
@@ -110,7 +116,7 @@ class Metrics:
     def statistics(self, name: str, version: int) -> ModelStatistics:
         """The counts of a version; all zero before its first request."""
         entry = self._series.versions.get((name, version))
-        return entry.statistics.snapshot(name, version) if entry else ModelStatistics(name=name, version=version)
+        return entry.statistics.snapshot(name_of(name), version) if entry else ModelStatistics(name=name_of(name), version=version)
 
     def history(self) -> History:
         """A new history of these counts; the caller takes its samples."""
@@ -128,7 +134,7 @@ class Metrics:
         entry = self._series.versions.get((name, version))
         if entry is None:
             summaries = LatencySummaries(self._clock) if self._settings.summary_latencies else None
-            entry = VersionSeries(version_labels(name, version, {}), VersionStatistics(self._clock, summaries))
+            entry = VersionSeries(version_labels(name, version, {}, self._series.namespaces), VersionStatistics(self._clock, summaries))
             self._series.versions[name, version] = entry
         return entry
 

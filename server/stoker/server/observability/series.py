@@ -9,12 +9,13 @@ numbers are printed without a fraction.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
+from stoker.server.core.model_key import name_of, repository_of
 from stoker.server.core.state import VersionState
 from stoker.server.observability.recorder import GoawayReason
 from stoker.server.observability.statistics import SERVING_LATENCY_BOUNDS_NS, Histogram, VersionStatistics
@@ -77,13 +78,20 @@ Labels = dict[str, str]
 _NOT_A_LABEL_CHARACTER = re.compile(r"[^a-zA-Z0-9_]")
 
 
-def version_labels(name: str, version: int, tags: Mapping[str, str]) -> dict[str, str]:
-    """The labels of a version's series: model, version, and each metric tag with a leading underscore.
+def model_labels(key: str, namespaces: Sequence[str]) -> dict[str, str]:
+    """The labels of a model's series: its name and, as in Triton, its namespace if there are `namespaces`."""
+    index = repository_of(key)
+    named = {"model": name_of(key)}
+    return named if index is None else {**named, "namespace": namespaces[index]}
+
+
+def version_labels(key: str, version: int, tags: Mapping[str, str], namespaces: Sequence[str] = ()) -> dict[str, str]:
+    """The labels of a version's series: those of the model, version, and each metric tag with a leading underscore.
 
     Characters that are invalid in label names become underscores, so that no tag breaks the scrape.
     """
     labels = {"_" + _NOT_A_LABEL_CHARACTER.sub("_", key): value for key, value in tags.items()}
-    return {**labels, "model": name, "version": str(version)}
+    return {**labels, **model_labels(key, namespaces), "version": str(version)}
 
 
 @dataclass(slots=True)
@@ -134,14 +142,16 @@ class ServerSeries:
 
     Attributes:
         release: The server's own version.
-        versions: By model name and version.
-        load_failures: Failed loads and reloads, by model name.
+        namespaces: The namespaces of models, by the index of the repository; empty: there are none.
+        versions: By the model's key and version.
+        load_failures: Failed loads and reloads, by the model's key.
         goaways: gRPC connections that were sent GOAWAY, by reason.
         requests_in_flight, bytes_in_flight, evictions, log_lines_dropped, is_ready, cache_figures: Functions that are called at every
             scrape.
     """
 
     release: str
+    namespaces: tuple[str, ...] = ()
     versions: dict[tuple[str, int], VersionSeries] = field(default_factory=dict)
     load_failures: dict[str, int] = field(default_factory=dict)
     goaways: dict[GoawayReason, int] = field(default_factory=lambda: dict.fromkeys(GoawayReason, 0))

@@ -122,7 +122,7 @@ class EnsembleScheduler:
     def _servable(self, step: EnsembleStep) -> Any:
         """The version that a step runs on now; None: its model does not serve."""
         try:
-            return self._resolve(step.model, step.version)
+            return self._resolve(step.key, step.version)
         except ServingError:
             return None
 

@@ -94,7 +94,7 @@ class PlannedStep:
     """
 
     __slots__ = (
-        "_inputs", "_is_batched", "_map", "_most_rows", "_output_names", "_resolve", "_signature", "depth", "followers", "index",
+        "_inputs", "_is_batched", "_key", "_map", "_most_rows", "_output_names", "_resolve", "_signature", "depth", "followers", "index",
         "is_decoupled", "model", "name", "outputs", "version", "waits",
     )  # fmt: skip
 
@@ -108,8 +108,11 @@ class PlannedStep:
         outputs: Sequence[tuple[str, str]],
         signature: ModelSignature,
         resolve: Resolve,
+        key: str,
     ) -> None:
-        """`inputs` and `outputs`: the model's tensors, each with the ensemble's. `signature`: that of the model as it was checked."""
+        """`inputs` and `outputs`: the model's tensors, each with the ensemble's. `signature`: that of the model as it was checked. `key`:
+        the model's.
+        """
         self.index = index
         self.name = name
         self.model = model
@@ -122,6 +125,7 @@ class PlannedStep:
         self._map = tuple(inputs)
         self._output_names = tuple(name for name, _ in outputs)
         self._resolve = resolve
+        self._key = key
         self._adopt(signature)
 
     def submit(
@@ -139,7 +143,7 @@ class PlannedStep:
         Raises:
             ServingError: the model does not serve, rejects the request, or a tensor does not fit it.
         """
-        servable = self._resolve(self.model, self.version)
+        servable = self._resolve(self._key, self.version)
         signature = servable.signature
         if signature is not self._signature:
             self._adopt(signature)
@@ -249,8 +253,9 @@ class EnsemblePlan:
             step = ensemble.steps[index]
             outputs = [(name, tensor) for name, tensor in step.outputs.items() if tensor in wanted]
             planned = PlannedStep(
-                len(self.steps), names[index], step.model, step.version, list(step.inputs.items()), outputs, signatures[index], resolve
-            )
+                len(self.steps), names[index], step.model, step.version, list(step.inputs.items()), outputs, signatures[index], resolve,
+                step.key,
+            )  # fmt: skip
             self.steps.append(planned)
             for _, tensor in outputs:
                 producers[tensor] = planned
