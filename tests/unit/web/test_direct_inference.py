@@ -5,7 +5,7 @@ import base64
 import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
@@ -102,11 +102,24 @@ async def _served(engine: FakeEngine, options: Options, *, is_direct: bool) -> A
 
 async def _responses(port: int, wires: Sequence[bytes], engine: FakeEngine) -> list[object]:
     """The bytes of the response to each request, sent one after the other, and what the engine has noted."""
+    async with AsyncExitStack() as stack:
+        return await _responses_of(port, wires, engine, stack)
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    """Closes a connection now: garbage collection during a later test would fail that one."""
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+async def _responses_of(port: int, wires: Sequence[bytes], engine: FakeEngine, stack: AsyncExitStack) -> list[object]:
     found: list[object] = []
     connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
     for wire in wires:
         if connection is None:
             connection = await asyncio.open_connection("127.0.0.1", port)
+            stack.push_async_callback(_closed, connection[1])
         reader, writer = connection
         writer.write(wire)
         head = await reader.readuntil(b"\r\n\r\n")
@@ -114,7 +127,6 @@ async def _responses(port: int, wires: Sequence[bytes], engine: FakeEngine) -> l
         body = b"" if wire.startswith(b"HEAD") else await reader.readexactly(size)
         if b"connection: close" in head:
             assert await reader.read() == b""
-            writer.close()
             connection = None
         notes = (engine.rejected[:], engine.refused_versions[:], engine.failures[:], engine.failed_models[:], engine.failed_versions[:])
         requests = [
@@ -142,8 +154,6 @@ async def _responses(port: int, wires: Sequence[bytes], engine: FakeEngine) -> l
             engine.requests,
         ):
             each.clear()
-    if connection is not None:
-        connection[1].close()
     return found
 
 
