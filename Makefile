@@ -101,8 +101,8 @@ docs: $(DOCS_STAMP)  ## Build the documentation site in .site/html; a broken lin
 
 docs-version: docs  ## Commit the site as VERSION=X.Y, and as the latest one, to the local branch gh-pages
 	@test -n '$(VERSION)' || { echo 'make docs-version needs VERSION, such as VERSION=0.2' >&2; exit 2; }
-	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mike deploy --update-aliases '$(VERSION)' latest
-	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mike set-default latest
+	PATH="$(CURDIR)/.venv-docs/bin:$$PATH" NO_MKDOCS_2_WARNING=1 mike deploy --update-aliases '$(VERSION)' latest
+	PATH="$(CURDIR)/.venv-docs/bin:$$PATH" NO_MKDOCS_2_WARNING=1 mike set-default latest
 
 $(PROTOS_STAMP):
 	test -x .venv-protos/bin/pip || $(PYTHON) -m venv .venv-protos

@@ -8,8 +8,8 @@ import pytest
 from tests.fakes.server_process import REPOSITORY_ROOT
 
 PAGE = (REPOSITORY_ROOT / "docs" / "troubleshooting.md").read_text()
-#: The first cell of a row, without the code span around it.
-TEXTS = re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE)
+#: The first line of a list item.
+TEXTS = re.findall(r"^\* `([^`]+)`:$", PAGE, re.MULTILINE)
 SOURCES = ("server", "backends", "cli", "compiler", "clients/python/stoker_client")
 
 
