@@ -22,6 +22,7 @@ endef
 
 STAMP = .venv/.stoker-setup
 CLIENTS_STAMP = .venv-clients/.stoker-setup
+BUILD_STAMP = .venv-build/.stoker-setup
 NATIVE_STAMP = .venv-native/.stoker-setup
 CLIENTS_PB7_STAMP = .venv-clients-pb7/.stoker-setup
 PROTOS_STAMP = .venv-protos/.stoker-setup
@@ -29,7 +30,7 @@ KSERVE_STAMP = .venv-kserve/.stoker-setup
 DOCS_STAMP = .venv-docs/.stoker-setup
 NODE_STAMP = .node-client/.stoker-setup
 
-.PHONY: help setup serve native native-unit native-test test unit check format clients-env docs-env docs docs-version protos samples bench perf-analyzer node-client kserve-client clean
+.PHONY: help setup serve wheels native native-unit native-test test unit check format clients-env docs-env docs docs-version protos samples bench perf-analyzer node-client kserve-client clean
 
 help:  ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +45,17 @@ $(STAMP): pyproject.toml clients/python/pyproject.toml constraints.txt
 
 serve: setup  ## Serve the sample repository on ports 8500 (gRPC) and 8501 (HTTP)
 	.venv/bin/serve $(SERVE_FLAGS)
+
+wheels: $(BUILD_STAMP)  ## Build the packages stoker and stoker-client in dist: wheels, source distributions
+	rm -rf dist
+	.venv-build/bin/python -m build --quiet --outdir dist clients/python
+	.venv-build/bin/python -m build --quiet --outdir dist .
+	.venv-build/bin/twine check --strict dist/*
+
+$(BUILD_STAMP):
+	test -x .venv-build/bin/pip || $(PYTHON) -m venv .venv-build
+	.venv-build/bin/pip install --quiet build twine
+	touch $@
 
 # A wheel in an environment of its own, never in place: a stale compiled module beside an edited source file would win without a word.
 # mypy would read an installed `stoker` instead of the sources, so it is removed first.
@@ -151,4 +163,4 @@ $(KSERVE_STAMP): constraints-clients.txt
 	touch $@
 
 clean:  ## Remove the environments and caches
-	rm -rf .venv .venv-native .venv-clients .venv-clients-pb7 .venv-protos .venv-kserve .venv-docs .perf_analyzer .node-client .site build dist dist-native clients/python/build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-build .venv-native .venv-clients .venv-clients-pb7 .venv-protos .venv-kserve .venv-docs .perf_analyzer .node-client .site build dist dist-native clients/python/build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,8 +1,13 @@
-"""Builds the pure wheel; with STOKER_NATIVE=1, a wheel in which mypyc has compiled the modules of native_modules.txt."""
+"""Builds the pure wheel; with STOKER_NATIVE=1, a wheel in which mypyc has compiled the modules of native_modules.txt.
+
+The page of the package is README.md. Its links are relative to the repository, so they are made absolute: an index has no other pages.
+"""
 
 import os
+import re
 import shutil
 import sysconfig
+import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -22,4 +27,21 @@ def native_extensions() -> list[Extension]:
     return mypycify(["--config-file=pyproject.toml", *files], opt_level=os.environ.get("STOKER_NATIVE_OPT", "2"), group_name="stoker")
 
 
-setup(ext_modules=native_extensions() if os.environ.get("STOKER_NATIVE") == "1" else [])
+def page() -> str:
+    """README.md with absolute links to the files of this version."""
+    here = Path(__file__).parent
+    project = tomllib.loads((here / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    def absolute(link: re.Match[str]) -> str:
+        view = "raw" if link["image"] else "blob"
+        return f"{link['image']}{link['text']}({project['urls']['Repository']}/{view}/v{project['version']}/{link['path']})"
+
+    pattern = r"(?P<image>!?)(?P<text>\[[^\]]*\])\((?![a-z]+:|#)(?P<path>[^)\s]+)\)"
+    return re.sub(pattern, absolute, (here / "README.md").read_text(encoding="utf-8"))
+
+
+setup(
+    long_description=page(),
+    long_description_content_type="text/markdown",
+    ext_modules=native_extensions() if os.environ.get("STOKER_NATIVE") == "1" else [],
+)

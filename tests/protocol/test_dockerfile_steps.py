@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.package_index import INSTALL_PATIENCE_S, require_package_index
 from tests.fakes.server_process import PATIENCE_S, REPOSITORY_ROOT, wait_until
 
 INSTALLED_AT = "/opt/stoker"
 IMAGE_USER = 1000
-INSTALL_PATIENCE_S = 500
 
 CONFIG = """
 backend: "identity"
@@ -55,13 +55,6 @@ def root() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def require_package_index(at: Path) -> None:
-    probe = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(at), "setuptools>=77"]
-    done = subprocess.run(probe, capture_output=True, text=True, timeout=INSTALL_PATIENCE_S, check=False)
-    if done.returncode:
-        pytest.skip(f"no package index is reachable: {done.stderr.strip().splitlines()[-1:]}")
-
-
 def interpreter_for_the_image_user() -> Path:
     """A Python that other users may run: the tests' own may be in a home folder that is closed to them."""
     candidates = [Path(sys.executable).resolve(), *(Path(folder) / "python3" for folder in ("/usr/local/bin", "/usr/bin"))]
@@ -75,7 +68,7 @@ def interpreter_for_the_image_user() -> Path:
 
 
 def build(root: Path, python: Path) -> Path:
-    """Carries out the stage before the last; returns where it installed to. `ARG` turns the compilation off: it takes minutes."""
+    """Carries out the stage before the last; returns where it installed to. STOKER_NATIVE turns the compilation off: it takes minutes."""
     context, installed, commands = root / "build", root / "installed", root / "commands"
     context.mkdir()
     commands.mkdir()
@@ -102,7 +95,8 @@ def build(root: Path, python: Path) -> Path:
             )
             assert done.returncode == 0, f"RUN {line}\n{done.stdout}\n{done.stderr}"
         elif instruction == "ARG":
-            environment[words.partition("=")[0]] = "0"
+            name, _, default = words.partition("=")
+            environment[name] = {"STOKER_NATIVE": "0"}.get(name, default.strip('"'))
         else:
             assert instruction == "WORKDIR", f"the test does not know how to carry out {instruction}"
     return installed
@@ -141,6 +135,7 @@ def test_dockerfile_installs_a_server_that_runs_without_root_and_drains(root: Pa
     require_package_index(root / "probe")
     installed = build(root, python)
     assert not (installed / "bin" / "pip").exists(), "the image carries no installer"
+    assert list(installed.glob("lib/python*/site-packages/openvino")), "the image has the OpenVINO backend"
 
     model = root / "models" / "echo"
     (model / "1").mkdir(parents=True)
