@@ -74,7 +74,7 @@ def checkout(clean: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def built(source: Path, to: Path, kind: str) -> Path:
     """The `kind` (wheel or sdist) that is built from the folder `source` into the folder `to`."""
-    command = [sys.executable, "-c", BUILD, f"build_{kind}", to]
+    command = [sys.executable, "-c", BUILD, f"build_{kind}", str(to)]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     return to / done.stdout.splitlines()[-1]
