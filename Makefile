@@ -103,12 +103,12 @@ docs-env: $(DOCS_STAMP)  ## Make .venv-docs: the generator of the documentation 
 
 $(DOCS_STAMP): constraints-docs.txt
 	test -x .venv-docs/bin/pip || $(PYTHON) -m venv .venv-docs
-	.venv-docs/bin/pip install --quiet -c constraints-docs.txt mkdocs-material 'mkdocstrings[python]' mike mypy_extensions
+	.venv-docs/bin/pip install --quiet -c constraints-docs.txt mkdocs-material 'mkdocstrings[python]' mike mypy_extensions ruff
 	touch $@
 
-docs: $(DOCS_STAMP)  ## Build the documentation site in .site/html; a broken link is an error
+docs: $(DOCS_STAMP)  ## Build the documentation site in .site/html; a warning is an error
 	$(PYTHON) scripts/docs_tree .site/pages
-	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 	@echo 'the site is in .site/html: open .site/html/index.html'
 
 docs-version: docs  ## Commit the site as VERSION=X.Y, and as the latest one, to the local branch gh-pages

@@ -60,7 +60,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text = text.replace(written, str(here))
     (folder / "mkdocs.yml").write_text(text)
     variables = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    command = [str(MKDOCS), "build", "--strict", "--quiet", "--config-file", str(folder / "mkdocs.yml")]
+    command = [str(MKDOCS), "build", "--strict", "--config-file", str(folder / "mkdocs.yml")]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return folder / "html"

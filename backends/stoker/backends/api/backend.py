@@ -167,7 +167,7 @@ class BoundBatch(Protocol):
             did not run or its outputs do not fit; `Instance.execute` is called with it next.
 
         Raises:
-            As `Instance.execute`.
+            Exception: as `Instance.execute`.
         """
 
 
