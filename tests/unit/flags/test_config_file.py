@@ -9,6 +9,7 @@ from stoker.server.core.flag import FlagError
 from stoker.server.flags.command import Page, read_command, read_flags, spell
 from stoker.server.flags.config_file import MAX_FILE_BYTES, Given, printed, read_file
 from stoker.server.flags.table import flags
+from stoker.server.main import main
 from stoker.server.server_config import ServerConfig
 
 SECRETS = {
@@ -117,7 +118,7 @@ def test_file_without_content_sets_nothing(text: str, tmp_path: Path):
         ("id: a\n\nid: b\x07", "stoker.yaml:3: no valid YAML: special characters are not allowed"),
         ("id: *a", "stoker.yaml:1: no valid YAML: found undefined alias 'a'"),
         (b"id: a\nid: \xff", "stoker.yaml:2: expected UTF-8 text"),
-        ("a: " + "[" * 100_000, "stoker.yaml: no valid YAML: values are nested too deeply"),
+        ("a: " + "[" * 2_000, "stoker.yaml: no valid YAML: values are nested too deeply"),
     ],
 )
 def test_error_names_file_line_and_key(text: str | bytes, message: str, tmp_path: Path):
@@ -199,3 +200,18 @@ def test_every_flag_but_config_is_a_key_with_each_of_its_names(tmp_path: Path):
         for key in (name, name.replace("-", "_"), *each.flag.aliases):
             if name != "config":
                 assert list(read_file(written(tmp_path, f"{key}: x"))) == [name]
+
+
+def test_command_prints_the_configuration_or_one_line_with_the_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = written(tmp_path, "model-base-path: models\ngrpc-port: 9000\n")
+    with pytest.raises(SystemExit) as end:
+        main([f"--config={file}", "--print-config"])
+    assert end.value.code == 0
+    assert f"grpc-port: 9000  # {file}:2" in capsys.readouterr().out.splitlines()
+    file.write_text("grpc-prt: 9000\n")
+    with pytest.raises(SystemExit) as end:
+        main([f"--config={file}"])
+    assert end.value.code == 2
+    assert (
+        capsys.readouterr().err == f"serve: error: {file}:1: unknown key 'grpc-prt': expected the name of a flag; did you mean grpc-port?\n"
+    )
