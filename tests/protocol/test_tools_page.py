@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.fakes.documentation_page import run_page
 
 
@@ -13,6 +15,7 @@ def test_every_example_runs(tmp_path: Path):
     assert "Request Rate,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue" in printed
 
 
+@pytest.mark.timeout(400)  # Plans measure the CPU, for up to a minute each.
 def test_every_example_of_a_plan_runs(tmp_path: Path):
     printed = run_page("plan.md", at=tmp_path, links=["model_repos", "examples"], languages=["sh", "sh"])
     assert "The most rows per IPU: " in printed
