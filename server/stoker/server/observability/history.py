@@ -9,10 +9,13 @@ Quantiles are interpolated within the buckets of the histograms in /metrics, as 
 
 import asyncio
 from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from heapq import nlargest
+from itertools import accumulate
+from operator import sub
 from typing import Final, NamedTuple
 
 from stoker.backends.api.clock import Clock
@@ -66,6 +69,16 @@ class _Counts(NamedTuple):
     durations: Sequence[int]
 
 
+class _Active(NamedTuple):
+    """A version with requests since the previous sample, or with a queue."""
+
+    requests: int
+    key: VersionKey
+    now: _Counts
+    then: _Counts
+    statistics: VersionStatistics
+
+
 _NONE: Final = _Counts(0, 0, 0, 0, 0, 0, 0, ())
 _NAN: Final = float("nan")
 
@@ -99,7 +112,7 @@ class History:
         elapsed_s = max((now_ns - self._before_ns) / 1e9, 1e-3)
         self._before_ns = now_ns
         before, self._before = self._before, {}
-        active: list[tuple[int, VersionKey, array[float]]] = []
+        active: list[_Active] = []
         for key, series in self._series.versions.items():
             statistics = series.statistics
             then = before.get(key, _NONE)
@@ -108,16 +121,16 @@ class History:
                 then = _NONE  # the version was unloaded and loaded again
             requests = now.successes - then.successes + now.failures - then.failures
             if requests or statistics.queue_depth:
-                active.append((requests, key, _point(now, then, elapsed_s, statistics)))
+                active.append(_Active(requests, key, now, then, statistics))
         left_out = max(0, len(active) - MOST_VERSIONS)
         if left_out:
-            active.sort(key=lambda each: each[0], reverse=True)
+            active = nlargest(MOST_VERSIONS, active, key=lambda each: each.requests)
         self._samples.append(
             Sample(
                 number=self.last_number + 1,
                 wall_ms=self._clock.wall_ms(),
                 requests_in_flight=self._series.requests_in_flight(),
-                points={key: point for _, key, point in active[:MOST_VERSIONS]},
+                points={each.key: _point(each, elapsed_s) for each in active},
                 left_out=left_out,
             )
         )
@@ -163,20 +176,21 @@ def _counts(statistics: VersionStatistics, then: _Counts) -> _Counts:
     )
 
 
-def _point(now: _Counts, then: _Counts, elapsed_s: float, statistics: VersionStatistics) -> "array[float]":
+def _point(active: _Active, elapsed_s: float) -> "array[float]":
     """The values of `POINT_FIELDS` between two counts."""
+    now, then, statistics = active.now, active.then, active.statistics
     successes = now.successes - then.successes
     executions = now.executions - then.executions
     bounds_ns = statistics.request_histogram.bounds
-    durations = [late - early for late, early in zip(now.durations, then.durations or [0] * len(now.durations), strict=True)]
+    below = list(accumulate(map(sub, now.durations, then.durations) if then.durations else now.durations))
     return array(
         "f",
         (
             successes / elapsed_s,
             (now.failures - then.failures) / elapsed_s,
             (now.rows - then.rows) / elapsed_s,
-            interpolated_quantile(bounds_ns, durations, 0.5) / _NS_PER_MS,
-            interpolated_quantile(bounds_ns, durations, 0.99) / _NS_PER_MS,
+            interpolated_quantile(bounds_ns, below, 0.5) / _NS_PER_MS,
+            interpolated_quantile(bounds_ns, below, 0.99) / _NS_PER_MS,
             (now.queue_ns - then.queue_ns) / successes / _NS_PER_MS if successes else _NAN,
             (now.compute_ns - then.compute_ns) / successes / _NS_PER_MS if successes else _NAN,
             (now.executed_rows - then.executed_rows) / executions if executions else _NAN,
@@ -185,20 +199,19 @@ def _point(now: _Counts, then: _Counts, elapsed_s: float, statistics: VersionSta
     )
 
 
-def interpolated_quantile(bounds: Sequence[int], counts: Sequence[int], rank: float) -> float:
-    """The value of `rank` (0 to 1), if the values of each bucket are spread evenly over it; NaN if there are no values.
+def interpolated_quantile(bounds: Sequence[int], below: Sequence[int], rank: float) -> float:
+    """The value of `rank` (above 0, to 1), if the values of each bucket are spread evenly over it; NaN if there are no values.
 
     Args:
         bounds: Inclusive upper ends of the buckets, ascending; the last bucket has none, and counts as its lower end.
-        counts: Values in each bucket, one more than `bounds`.
+        below: For each bucket, the values in it and in those before; one more than `bounds`.
         rank: Which value.
     """
-    wanted = rank * sum(counts)
-    if not wanted:
+    if not below or not below[-1]:
         return _NAN
-    below = 0
-    for (low, high), count in zip(pairwise((0, *bounds)), counts, strict=False):
-        if count and below + count >= wanted:
-            return low + (high - low) * (wanted - below) / count
-        below += count
-    return float(bounds[-1])
+    wanted = rank * below[-1]
+    at = bisect_left(below, wanted)
+    if at == len(bounds):
+        return float(bounds[-1])
+    low, before = (bounds[at - 1], below[at - 1]) if at else (0, 0)
+    return low + (bounds[at] - low) * (wanted - before) / (below[at] - before)

@@ -37,7 +37,10 @@ export function Boxes({ picture, boxes, scores, classes, labels, isYFirst }) {
       <div class="frame">
         <div ref=${frame}></div>
         <svg viewBox=${`0 0 ${width} ${height}`} preserveAspectRatio="none" aria-hidden="true">
-          ${shown.map(({ left, top, right, bottom }, at) => html`<rect key=${at} x=${left} y=${top} width=${Math.max(0, right - left)} height=${Math.max(0, bottom - top)} />`)}
+          ${shown.map(
+            ({ left, top, right, bottom }, at) =>
+              html`<rect key=${at} x=${left} y=${top} width=${Math.max(0, right - left)} height=${Math.max(0, bottom - top)} />`,
+          )}
         </svg>
       </div>
       <label><span>Least score ${number(least)}</span>

@@ -68,13 +68,17 @@ export function Chart({ title, unit = "", series }) {
       <div class="plot" onpointermove=${onMove} onpointerleave=${() => setHovered(null)}>
         <svg viewBox="0 0 ${WIDTH} ${HEIGHT}" preserveAspectRatio="none" role="img" aria-label="${title}, now: ${summary}">
           ${[0, 0.5, 1].map((part) => html`<line class="grid" x1="0" x2=${WIDTH} y1=${part * HEIGHT} y2=${part * HEIGHT} />`)}
-          ${series.map(({ name, points }, at) => html`<path key=${name} class="series${at}" d=${pathOf(points.map(({ value }) => value), x, y)} />`)}
+          ${series.map(({ name, points }, at) => {
+            const values = points.map(({ value }) => value);
+            return html`<path key=${name} class="series${at}" d=${pathOf(values, x, y)} />`;
+          })}
           ${hovered !== null && points[hovered] && html`<line class="cursor" x1=${x(hovered)} x2=${x(hovered)} y1="0" y2=${HEIGHT} />`}
         </svg>
         <span class="high" aria-hidden="true">${withUnit(high)}</span>
       </div>
       <div class="times" aria-hidden="true">
-        <span>${points[0] && first === 0 ? time(points[0].time_ms) : ""}</span><span>${points[shown] ? (hovered === null ? "now" : time(points[shown].time_ms)) : ""}</span>
+        <span>${points[0] && first === 0 ? time(points[0].time_ms) : ""}</span>
+        <span>${hovered === null || !points[shown] ? "now" : time(points[shown].time_ms)}</span>
       </div>
     </figure>
   `;
@@ -85,6 +89,19 @@ export function Sparkline({ points }) {
   const most = Math.max(LEAST_SAMPLES, points.length);
   const high = Math.max(...points.map(({ value }) => value ?? 0), 0) || 1;
   const first = Math.max(0, most - points.length);
-  const path = pathOf(points.map(({ value }) => value), (at) => ((first + at) / Math.max(1, most - 1)) * 100, (value) => 23 - (value / high) * 22);
-  return html`<svg class="spark" viewBox="0 0 100 24" preserveAspectRatio="none" aria-hidden="true"><path class="series0" d=${path} /></svg>`;
+  const x = (at) => ((first + at) / Math.max(1, most - 1)) * 100;
+  const y = (value) => 23 - (value / high) * 22;
+  const path = pathOf(points.map(({ value }) => value), x, y);
+  return html`
+    <svg class="spark" viewBox="0 0 100 24" preserveAspectRatio="none" aria-hidden="true"><path class="series0" d=${path} /></svg>
+  `;
+}
+
+/** A bar of a share (0 to 1) of its cell. */
+export function Bar({ share }) {
+  return html`
+    <svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">
+      <rect class="series0" height="10" width=${Math.min(1, Math.max(0, share)) * 100} />
+    </svg>
+  `;
 }

@@ -4,6 +4,7 @@ import { html, useEffect, useState } from "./vendor/preact-htm.js";
 import { address, getJson, modelPath } from "./server.js";
 
 const ORIGINS = { written: "config.pbtxt", inferred: "the model's file", default: "default", warning: "warning" };
+const COLUMNS = ["", "name", "type", "shape of a row", "labels"];
 
 export function ConfigView({ model, version }) {
   const [config, setConfig] = useState(null);
@@ -21,7 +22,7 @@ export function ConfigView({ model, version }) {
     <h2>Tensors</h2>
     <div class="wide">
       <table>
-        <thead><tr>${["", "name", "type", "shape of a row", "labels"].map((title) => html`<th key=${title} scope="col">${title}</th>`)}</tr></thead>
+        <thead><tr>${COLUMNS.map((title) => html`<th key=${title} scope="col">${title}</th>`)}</tr></thead>
         <tbody>
           ${["inputs", "outputs"].flatMap((kind) => model[kind].map(({ name, datatype, dims, is_optional, labels }) => html`
             <tr key=${`${kind}.${name}`}>

@@ -1,4 +1,4 @@
-// The editor of one input: numbers, text, a picture or a file. Each calls `onTensor` with a tensor, or with an Error that says what is wrong.
+// The editor of one input: numbers, text, a picture or a file. It calls `onTensor` with a tensor, or an Error that says what is wrong.
 
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 import { FilePicker } from "./file_picker.js";
@@ -42,7 +42,9 @@ export function InputEditor({ model, input, onTensor, onPicture }) {
   const Editor = { numbers: Numbers, picture: Picture, csv: Csv, npy: Npy, text: Text, bytes: RawFile }[kind];
   return html`
     <fieldset class="input">
-      <legend><code>${input.name}</code> <span class="soft">${input.datatype}, ${shape}${input.is_optional ? ", optional" : ""}</span></legend>
+      <legend>
+        <code>${input.name}</code> <span class="soft">${input.datatype}, ${shape}${input.is_optional ? ", optional" : ""}</span>
+      </legend>
       <label class="kind"
         ><span>Give it as</span>
         <select value=${kind} onchange=${(event) => change({ kind: event.target.value })}>
@@ -70,7 +72,8 @@ function Numbers({ id, input, isBatched, take, problemId }) {
   );
   return html`
     <label for=${id}>Numbers, separated by commas or blanks</label>
-    <textarea id=${id} rows="4" spellcheck="false" aria-describedby=${problemId} value=${text} oninput=${(event) => setText(event.target.value)} />
+    <textarea id=${id} rows="4" spellcheck="false" aria-describedby=${problemId} value=${text}
+      oninput=${(event) => setText(event.target.value)} />
   `;
 }
 
@@ -175,10 +178,13 @@ function Picture({ id, input, isBatched, take, settings, change, onPicture }) {
     </label>
   `;
   const box = (name, label) => html`
-    <label class="check"><input type="checkbox" checked=${chosen[name]} onchange=${(event) => change({ [name]: event.target.checked })} /> ${label}</label>
+    <label class="check">
+      <input type="checkbox" checked=${chosen[name]} onchange=${(event) => change({ [name]: event.target.checked })} /> ${label}
+    </label>
   `;
   return html`
-    <${FilePicker} id=${id} label="A picture" accept="image/*" onFile=${onFile} preview=${html`<div class="preview" ref=${preview}></div>`} />
+    <${FilePicker} id=${id} label="A picture" accept="image/*" onFile=${onFile}
+      preview=${html`<div class="preview" ref=${preview}></div>`} />
     <div class="options">
       ${select("layout", "Layout", layouts.map((layout) => [layout, LAYOUTS[layout]]))}
       ${select("normalisation", "Values", Object.entries(NORMALISATIONS))}

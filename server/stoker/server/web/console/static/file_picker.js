@@ -28,7 +28,8 @@ export function FilePicker({ id, label, accept, onFile, preview }) {
     take(event.dataTransfer.files);
   };
   return html`
-    <div class=${`drop ${isOver ? "over" : ""}`} ondragover=${onDrag} ondragleave=${onDrag} ondrop=${onDrop} onpaste=${(event) => take(event.clipboardData.files)}>
+    <div class=${`drop ${isOver ? "over" : ""}`} ondragover=${onDrag} ondragleave=${onDrag} ondrop=${onDrop}
+      onpaste=${(event) => take(event.clipboardData.files)}>
       <div>
         <label for=${id}>${label}, chosen or dropped here</label>
         <input type="file" id=${id} accept=${accept} onchange=${(event) => take(event.target.files)} />

@@ -1,7 +1,7 @@
 // The load of one version over the last 15 minutes, and its batch sizes since it was loaded.
 
 import { html, useEffect, useState } from "./vendor/preact-htm.js";
-import { Chart } from "./chart.js";
+import { Bar, Chart } from "./chart.js";
 import { milliseconds, number } from "./format.js";
 import { getJson, modelPath } from "./server.js";
 
@@ -46,12 +46,17 @@ function Totals({ name, version }) {
     ${batches.length > 0 && html`
       <table class="bars">
         <caption>Batch sizes</caption>
-        <thead><tr><th scope="col">rows</th><th scope="col"><span class="unseen">share</span></th><th scope="col">batches</th><th scope="col">mean compute</th></tr></thead>
+        <thead>
+          <tr>
+            <th scope="col">rows</th><th scope="col"><span class="unseen">share</span></th><th scope="col">batches</th>
+            <th scope="col">mean compute</th>
+          </tr>
+        </thead>
         <tbody>
           ${batches.map(({ batch_size, compute_infer }) => html`
             <tr key=${batch_size}>
               <th scope="row">${batch_size}</th>
-              <td><svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect class="series0" height="10" width=${(Number(compute_infer.count) / total) * 100} /></svg></td>
+              <td><${Bar} share=${Number(compute_infer.count) / total} /></td>
               <td class="figure">${number(Number(compute_infer.count))}</td>
               <td class="figure">${mean(compute_infer)}</td>
             </tr>

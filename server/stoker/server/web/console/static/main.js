@@ -57,7 +57,9 @@ function App() {
       ${error && !error.missingHeader && html`<p class="error" role="alert">${error.message}</p>`}
       ${!listing && !error && html`<p role="status">Connecting to the server.</p>`}
       ${listing && route.view === "overview" && html`<${Overview} live=${live.current} />`}
-      ${listing && route.view === "model" && html`<${ModelView} key=${`${route.name}/${route.version}`} live=${live.current} ...${route} />`}
+      ${listing && route.view === "model" && html`
+        <${ModelView} key=${`${route.name}/${route.version}`} live=${live.current} ...${route} />
+      `}
     </main>
   `;
 }

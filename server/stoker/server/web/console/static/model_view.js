@@ -35,13 +35,21 @@ export function ModelView({ live, name, version, tab }) {
     </p>
     ${entry?.reason && html`<p class="error">${entry.reason}</p>`}
     ${model?.ready_versions.length > 1 && html`
-      <p>Versions: ${model.ready_versions.map((each) => html`<a key=${each} href=${link(tab, each)} aria-current=${each === model.version ? "true" : null}>${each}</a> `)}</p>
+      <p>
+        Versions:
+        ${model.ready_versions.map((each) => {
+          const current = each === model.version ? "true" : null;
+          return html` <a key=${each} href=${link(tab, each)} aria-current=${current}>${each}</a>`;
+        })}
+      </p>
     `}
     ${live.listing.control_refused
       ? html`<details class="soft"><summary>Load and unload are not possible here</summary><p>${live.listing.control_refused}</p></details>`
       : html`<${Control} name=${name} isReady=${entry?.state === "READY"} />`}
     <nav class="tabs" aria-label="Model">
-      ${Object.entries(TABS).map(([key, title]) => html`<a key=${key} href=${link(key)} aria-current=${key === tab ? "page" : null}>${title}</a>`)}
+      ${Object.entries(TABS).map(
+        ([key, title]) => html`<a key=${key} href=${link(key)} aria-current=${key === tab ? "page" : null}>${title}</a>`,
+      )}
     </nav>
     ${error?.missingHeader && html`<${KeyForm} header=${error.missingHeader} message=${error.message} />`}
     ${error && !error.missingHeader && html`<p class="error" role="alert">${error.message}</p>`}

@@ -30,7 +30,8 @@ export function converted(data, datatype) {
   const isBig = datatype.endsWith("INT64");
   for (let at = 0; at < data.length; at++) {
     const value = data[at];
-    if (isBig && typeof value === "number" && !Number.isInteger(value)) throw new Error(`element ${at + 1} is ${value}: expected a whole number`);
+    if (isBig && typeof value === "number" && !Number.isInteger(value))
+      throw new Error(`element ${at + 1} is ${value}: expected a whole number`);
     result[at] = isBig ? BigInt(value) : Number(value);
     if (!isBig && !datatype.includes("FP") && datatype !== "BF16" && datatype !== "BOOL" && result[at] !== Number(value))
       throw new Error(`element ${at + 1} is ${value}, which ${datatype} cannot hold`);

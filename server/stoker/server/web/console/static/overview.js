@@ -65,7 +65,9 @@ function Row({ live, entry }) {
       <td data-label="p99" class="figure">${milliseconds(load.p99_ms)}</td>
       <td data-label="queue" class="figure">${isReady ? number(load.queue_depth ?? 0) : "–"}</td>
       <td data-label="batch" class="figure">${number(load.batch_rows)}</td>
-      <td data-label="errors/s" class="figure ${load.failures_per_s > 0 ? "bad" : ""}">${isReady ? number(load.failures_per_s ?? 0) : "–"}</td>
+      <td data-label="errors/s" class=${load.failures_per_s > 0 ? "figure bad" : "figure"}>
+        ${isReady ? number(load.failures_per_s ?? 0) : "–"}
+      </td>
       ${!live.listing.control_refused && html`<td><${Control} name=${name} isReady=${isReady} /></td>`}
     </tr>
   `;

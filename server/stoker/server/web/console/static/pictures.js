@@ -79,6 +79,6 @@ export function pictureTensor(bitmap, { name, datatype, dims }, settings, isBatc
         datatype.endsWith("INT64") ? BigInt(element) : element;
     }
   }
-  const shape = settings.layout === "HW" ? [height, width] : settings.layout === "CHW" ? [channels, height, width] : [height, width, channels];
+  const shape = { HW: [height, width], CHW: [channels, height, width], HWC: [height, width, channels] }[settings.layout];
   return { tensor: { name, datatype, shape: isBatched ? [1, ...shape] : shape, data }, canvas };
 }

@@ -9,7 +9,9 @@ const CONTENTS = {
   UINT8: "uint_contents", UINT16: "uint_contents", UINT32: "uint_contents", UINT64: "uint64_contents",
   FP32: "fp32_contents", FP64: "fp64_contents", BYTES: "bytes_contents",
 };
+const HEAD_LENGTH = "Inference-Header-Content-Length";
 const SEQUENCE = { sequence_id: 1, sequence_start: true, sequence_end: true };
+const GRPC_SEQUENCE = { sequence_id: { int64_param: 1 }, sequence_start: { bool_param: true }, sequence_end: { bool_param: true } };
 
 const factsOf = ({ name, datatype, shape }) => ({ name, datatype, shape });
 
@@ -28,11 +30,12 @@ export async function infer(model, version, tensors, signal) {
   const { body, headBytes } = binaryRequest(model, tensors);
   const before = await statistics(statisticsPath);
   const begin = performance.now();
-  const response = await request(`${path}/infer`, { method: "POST", body, signal, headers: { "Inference-Header-Content-Length": String(headBytes) } });
+  const headers = { [HEAD_LENGTH]: String(headBytes) };
+  const response = await request(`${path}/infer`, { method: "POST", body, signal, headers });
   const buffer = await response.arrayBuffer();
   const total_ms = performance.now() - begin;
   const split = splitOf(before, await statistics(statisticsPath));
-  return { outputs: outputsOf(new Uint8Array(buffer), response.headers.get("Inference-Header-Content-Length")), total_ms, split };
+  return { outputs: outputsOf(new Uint8Array(buffer), response.headers.get(HEAD_LENGTH)), total_ms, split };
 }
 
 /** Null where statistics may not be read. */
@@ -60,7 +63,9 @@ function outputsOf(bytes, headLength) {
   let at = length;
   return head.outputs.map(({ name, datatype, shape, parameters, data }) => {
     const size = parameters?.binary_data_size;
-    if (size === undefined) return { name, datatype, shape, data: isBytes(datatype) ? data.map((text) => new TextEncoder().encode(text)) : data };
+    if (size === undefined) {
+      return { name, datatype, shape, data: isBytes(datatype) ? data.map((text) => new TextEncoder().encode(text)) : data };
+    }
     at += size;
     return { name, datatype, shape, data: dataOf(datatype, bytes.subarray(at - size, at)) };
   });
@@ -113,5 +118,5 @@ function jsonFor(form, model, tensors, tensor) {
     ...factsOf(each),
     contents: { [CONTENTS[each.datatype]]: isBytes(each.datatype) ? each.data.map(base64) : jsonElements(each) },
   }));
-  return { model_name: model.name, inputs, ...(model.sequence ? { parameters: { sequence_id: { int64_param: 1 }, sequence_start: { bool_param: true }, sequence_end: { bool_param: true } } } : {}) };
+  return { model_name: model.name, inputs, ...(model.sequence ? { parameters: GRPC_SEQUENCE } : {}) };
 }

@@ -2,6 +2,7 @@
 
 import { html, useState } from "./vendor/preact-htm.js";
 import { Boxes, detectionsOf } from "./boxes.js";
+import { Bar } from "./chart.js";
 import { number } from "./format.js";
 import { writeNpy } from "./npy.js";
 import { SaveLink } from "./save_link.js";
@@ -17,7 +18,10 @@ export function Results({ model, outputs, picture }) {
   const detections = picture && detectionsOf(outputs, model.outputs);
   return html`
     ${detections && html`<${Boxes} picture=${picture} ...${detections} />`}
-    ${outputs.map((output) => html`<${Output} key=${output.name} output=${output} labels=${labelsOf(output.name)} isBatched=${model.max_batch_size > 0} />`)}
+    ${outputs.map((output) => {
+      const labels = labelsOf(output.name);
+      return html`<${Output} key=${output.name} output=${output} labels=${labels} isBatched=${model.max_batch_size > 0} />`;
+    })}
   `;
 }
 
@@ -49,7 +53,9 @@ function Bars({ data, rows, labels }) {
       return html`<${BarRow} key=${row} caption=${rows > 1 ? `row ${row + 1}` : ""} values=${values} labels=${labels} top=${top} />`;
     })}
     ${rows > MOST_ROWS && html`<p class="soft">${rows - MOST_ROWS} further rows are in the file.</p>`}
-    ${top < Math.min(size, MOST_TOP) && html`<button type="button" class="small" onclick=${() => setTop(MOST_TOP)}>Show ${Math.min(size, MOST_TOP)} values</button>`}
+    ${top < Math.min(size, MOST_TOP) && html`
+      <button type="button" class="small" onclick=${() => setTop(MOST_TOP)}>Show ${Math.min(size, MOST_TOP)} values</button>
+    `}
   `;
 }
 
@@ -65,7 +71,7 @@ function BarRow({ caption, values, labels, top }) {
         ${highest.map(({ value, at }) => html`
           <tr key=${at}>
             <th scope="row">${labels[at] ?? at}</th>
-            <td><svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect class="series0" height="10" width=${Math.max(0, ((value - low) / (high - low)) * 100)} /></svg></td>
+            <td><${Bar} share=${(value - low) / (high - low)} /></td>
             <td class="figure">${number(value)}</td>
           </tr>
         `)}
@@ -76,7 +82,10 @@ function BarRow({ caption, values, labels, top }) {
 
 function Texts({ data }) {
   return html`
-    ${data.slice(0, MOST_ROWS).map((element, at) => html`<pre key=${at} class="text">${textOf(element) ?? `${element.length} bytes that are no text`}</pre>`)}
+    ${data.slice(0, MOST_ROWS).map((element, at) => {
+      const text = textOf(element) ?? `${element.length} bytes that are no text`;
+      return html`<pre key=${at} class="text">${text}</pre>`;
+    })}
     ${data.length > MOST_ROWS && html`<p class="soft">${data.length - MOST_ROWS} further elements.</p>`}
   `;
 }

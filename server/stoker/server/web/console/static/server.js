@@ -53,10 +53,17 @@ export const postJson = (path, body, options = {}) =>
 async function errorText(response) {
   const text = await response.text();
   try {
-    return JSON.parse(text).error ?? text;
+    // Triton's prefix says nothing about requests without an id.
+    return JSON.parse(text).error.replace("[request id: <id_unknown>] ", "");
   } catch {
     return text || `The server responded with status ${response.status}.`;
   }
+}
+
+/** A line `name: value` as a pair. */
+function fieldOf(line) {
+  const colon = line.indexOf(":");
+  return [line.slice(0, colon), line.slice(colon + 1).trim()];
 }
 
 /** The server-sent events of a response, each as { event, data } with data parsed from JSON. */
@@ -70,7 +77,7 @@ export async function* eventsOf(response) {
     const blocks = text.split("\n\n");
     text = blocks.pop();
     for (const block of blocks) {
-      const fields = Object.fromEntries(block.split("\n").map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 1).trim()]));
+      const fields = Object.fromEntries(block.split("\n").map(fieldOf));
       if (fields.data) yield { event: fields.event ?? "message", data: JSON.parse(fields.data) };
     }
   }

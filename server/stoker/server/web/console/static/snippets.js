@@ -46,9 +46,13 @@ export function Snippets({ model, version, tensors }) {
         <pre class="code" tabindex="0" aria-label=${call.title}>${call.text}</pre>
         <p class="actions">
           <${CopyButton} key=${call.key} text=${call.text} />
-          ${call.files.map((file) => html`<${SaveLink} key=${file.name} name=${file.name} make=${() => fileFor(file, model, tensors)} />`)}
+          ${call.files.map(
+            (file) => html`<${SaveLink} key=${file.name} name=${file.name} make=${() => fileFor(file, model, tensors)} />`,
+          )}
         </p>
-        ${call.files.length > 0 && html`<p class="soft">The call reads your data from ${call.files.map(({ name }) => name).join(", ")}: save it first.</p>`}
+        ${call.files.length > 0 && html`
+          <p class="soft">The call reads your data from ${call.files.map(({ name }) => name).join(", ")}: save it first.</p>
+        `}
       `}
     </section>
   `;

@@ -14,10 +14,15 @@ export function StreamResults({ run }) {
       <h3 key=${name}><code>${name}</code></h3>
       ${isText(name)
         ? html`<pre class="text">${run.responses.map((response) => response[name] ?? "").join("")}</pre>`
-        : html`<ol class="responses">${run.responses.slice(-MOST_RESPONSES).map((response, at) => html`<li key=${at}>${JSON.stringify(response[name])}</li>`)}</ol>`}
+        : html`
+            <ol class="responses">
+              ${run.responses.slice(-MOST_RESPONSES).map((response, at) => html`<li key=${at}>${JSON.stringify(response[name])}</li>`)}
+            </ol>
+          `}
     `)}
     <p class="soft">
-      ${run.responses.length} responses${run.first_ms !== null ? `, the first after ${milliseconds(run.first_ms)}` : ""}, ${milliseconds(run.total_ms)} in all
+      ${run.responses.length} responses${run.first_ms === null ? "" : `, the first after ${milliseconds(run.first_ms)}`},
+      ${" "}${milliseconds(run.total_ms)} in all
     </p>
   `;
 }

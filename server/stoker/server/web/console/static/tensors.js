@@ -67,7 +67,8 @@ export function shapeFor(count, dims, isBatched) {
   const fixed = dims.filter((size) => size >= 0).reduce((product, size) => product * size, 1);
   const open = dims.indexOf(-1);
   const shape = dims.map((size) => (size < 0 ? 1 : size));
-  const wanted = `${dims.map((size) => (size < 0 ? "any" : size)).join(" x ") || "one element"}${isBatched ? ", in any number of rows" : ""}`;
+  const sizes = dims.map((size) => (size < 0 ? "any" : size)).join(" x ") || "one element";
+  const wanted = `${sizes}${isBatched ? ", in any number of rows" : ""}`;
   if (count === 0 || count % fixed) throw new Error(`${count} elements do not fit ${wanted}: expected a multiple of ${fixed}`);
   const rest = count / fixed;
   if (open >= 0) shape[open] = rest;

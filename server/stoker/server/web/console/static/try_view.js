@@ -18,7 +18,11 @@ export function TryView({ model, version }) {
   const missing = model.inputs.filter(({ name, is_optional }) => !given[name] && !is_optional).map(({ name }) => name);
   const wrong = model.inputs.filter(({ name }) => given[name] instanceof Error).map(({ name }) => name);
   const tensors = missing.length || wrong.length ? null : model.inputs.map(({ name }) => given[name]).filter(Boolean);
-  const onTensor = (name, tensor) => setGiven((before) => ({ ...before, [name]: tensor }));
+
+  function onTensor(name, tensor) {
+    setGiven((before) => ({ ...before, [name]: tensor }));
+    setRun((before) => (before.state === "failed" ? { state: "idle" } : before));
+  }
 
   async function onSubmit(event) {
     event.preventDefault();
@@ -64,7 +68,9 @@ export function TryView({ model, version }) {
     <div class="columns">
       <form class="panel" aria-label=${`Inputs of ${model.name}`} onsubmit=${onSubmit} novalidate>
         <h2>Inputs</h2>
-        ${model.inputs.map((input) => html`<${InputEditor} key=${input.name} model=${model} input=${input} onTensor=${onTensor} onPicture=${setPicture} />`)}
+        ${model.inputs.map(
+          (input) => html`<${InputEditor} key=${input.name} model=${model} input=${input} onTensor=${onTensor} onPicture=${setPicture} />`,
+        )}
         <p>
           <button class="primary">Run ${model.name}</button>
           ${isRunning && html` <button type="button" onclick=${stop}>Stop</button>`}
@@ -104,7 +110,9 @@ function Latency({ total_ms, split }) {
         return html`<rect key=${name} class=${`series${at}`} x=${(left / sum) * 100} width=${(value / sum) * 100} height="6" />`;
       })}
     </svg>
-    <p class="legend">${parts.map(([name, value], at) => html`<span key=${name} class=${`series${at}`}>${name} <b>${milliseconds(value)}</b></span>`)}</p>
+    <p class="legend">
+      ${parts.map(([name, value], at) => html`<span key=${name} class=${`series${at}`}>${name} <b>${milliseconds(value)}</b></span>`)}
+    </p>
     ${split.count > 1 && html`<p class="soft">Queue and compute are means of ${split.count} requests that completed meanwhile.</p>`}
   `;
 }
