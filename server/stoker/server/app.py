@@ -111,7 +111,11 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
     responses = open_cache(config.cache, clock.now_ns)
     manager, engine, metrics = _build(config, locations.source, backends, area, sink, tracer, access, watch, responses)
     history = metrics.history() if has_console(config) else None
-    frontends = Frontends(engine, config, sink, tracer, history)
+
+    def notices() -> list[str]:
+        return [notice for backend in backends.in_use() for notice in backend.notices()]
+
+    frontends = Frontends(engine, config, sink, tracer, history, notices)
     stop_requested = asyncio.create_task(shutdown.requested.wait())
     following: list[asyncio.Task[None]] = []
     is_rejected = is_serving = False

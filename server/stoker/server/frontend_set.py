@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from stoker.server.endpoints import Endpoint
 from stoker.server.engine.interface import Engine
@@ -26,17 +26,25 @@ class Frontends:
     """The frontends that the configuration enables."""
 
     def __init__(
-        self, engine: Engine, config: ServerConfig, logs: Logs | None = None, tracer: Tracer | None = None, history: History | None = None
+        self,
+        engine: Engine,
+        config: ServerConfig,
+        logs: Logs | None = None,
+        tracer: Tracer | None = None,
+        history: History | None = None,
+        notices: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         """Makes the frontends of `engine`; `logs` and `tracer` are those whose settings clients may change.
 
-        `history` has the samples that the console shows; None: there is no console.
+        `history` has the samples that the console shows; None: there is no console. `notices` returns what the backends say about the
+        loaded models.
         """
         self._engine = engine
         self._logs = logs
         self._tracer = tracer
         self._config = config
         self._history = history
+        self._notices = notices
         self._open: list[Frontend] = []
         self._followers: dict[KeyRing, asyncio.Task[None]] = {}
 
@@ -91,7 +99,7 @@ class Frontends:
                 listeners=listeners,
                 cors=config.cors,
                 grpc=_grpc_address(endpoints.get("grpc"), has_reflection=config.grpc_reflection),
-                feed=None if self._history is None else Feed(engine, self._history, config.lifecycle.control_mode),
+                feed=None if self._history is None else Feed(engine, self._history, config.lifecycle.control_mode, self._notices),
                 front=config.http_front,
             )
             endpoints["http"] = await self._open_one(http, config.http_address, "--http-port", listeners)

@@ -39,7 +39,7 @@ class Port:
 
     def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
         async def main() -> None:
-            feed = Feed(self.engine, self.history, ControlMode.EXPLICIT)
+            feed = Feed(self.engine, self.history, ControlMode.EXPLICIT, lambda: ["one card is simulated"])
             front = http_server(Services(self.engine, Limits()), "127.0.0.1", 0, feed=feed)
             self.port = await front.start()
             try:
@@ -134,7 +134,7 @@ def test_events_are_the_listing_the_past_and_then_each_sample():
         reader = await port.open("GET", "/ui/api/events")
         kind, listing = await next_event(reader)
         assert kind == "models"
-        assert listing["control_refused"] == ""
+        assert (listing["control_refused"], listing["notices"]) == ("", ["one card is simulated"])
         assert [(each["name"], each["state"]) for each in listing["models"]] == [("never", None), ("simple", "READY")]
         kind, sample = await next_event(reader)
         assert (kind, sample["number"]) == ("sample", 1)

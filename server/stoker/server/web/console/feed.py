@@ -1,6 +1,6 @@
 """The data of the console's live view as server-sent events: `models` (what is in the repository) and `sample` (what happened lately)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import orjson
@@ -37,11 +37,25 @@ class Feed:
         history: The samples.
     """
 
-    def __init__(self, engine: Engine, history: History, control_mode: ControlMode = ControlMode.POLL) -> None:
-        """`control_mode` decides whether clients may load and unload models."""
+    def __init__(
+        self,
+        engine: Engine,
+        history: History,
+        control_mode: ControlMode = ControlMode.POLL,
+        notices: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """Makes a feed without clients.
+
+        Args:
+            engine: Its models are shown.
+            history: The samples.
+            control_mode: Decides whether clients may load and unload models.
+            notices: Returns what the backends say about the loaded models, such as that their devices are simulated.
+        """
         self.history = history
         self._engine = engine
         self._refusal = refusal_of(control_mode)
+        self._notices = notices
         self._listing = b""
         self._listed_at = -1
 
@@ -77,6 +91,7 @@ class Feed:
             "interval_s": INTERVAL_S,
             "most_samples": MOST_SAMPLES,
             "control_refused": self._refusal,
+            "notices": list(self._notices()),
             "models": [self._entry(entry) for entry in index[:MOST_LISTED]],
             "left_out": max(0, len(index) - MOST_LISTED),
         }

@@ -22,6 +22,7 @@ export function Overview({ live }) {
       ]} />
     </section>
     ${listing.control_refused && html`<p class="hint">${listing.control_refused}</p>`}
+    ${listing.notices.map((notice) => html`<p key=${notice} class="hint">${notice}</p>`)}
     ${listing.models.length === 0 && html`<p>The repository holds no model.</p>`}
     ${
       listing.models.length > 0 &&
