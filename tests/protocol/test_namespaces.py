@@ -55,6 +55,10 @@ def test_tritonclient_sees_the_models_of_all_namespaces(clients_python: Path, tm
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{server.log()[-3000:]}"
         text = server.get("/metrics")[1].decode()
+        status, error = server.get("/v1/models/m")
+        assert status == 400
+        assert b"There are 2 identifiers of model 'm' in global map" in error
+        assert len(server.json("/v1/models/plus")["model_version_status"]) == 1
     counts = [line for line in text.splitlines() if line.startswith("nv_inference_request_success{") and 'model="m"' in line]
     labels = [f'{{model="m",namespace="{root}",version="1"}}' for root in (first, second)]
     assert counts == [f"nv_inference_request_success{labels[0]} 2", f"nv_inference_request_success{labels[1]} 4"]

@@ -3,9 +3,10 @@
 import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from stoker.server.endpoints import Endpoint
-from stoker.server.engine.interface import Engine
+from stoker.server.engine.interface import Engine, reject_ambiguous
 from stoker.server.net.listeners import PLAIN_LISTENER, Frontend, ListenOptions, PortInUse
 from stoker.server.net.settings import is_loopback
 from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing
@@ -63,7 +64,7 @@ class Frontends:
             config.kserve,
             self._logs,
             self._tracer,
-            lambda model: engine.is_model_ready(model, None),
+            partial(_may_be_traced, engine),
             api_key=config.api_key,
             is_local=is_local_only(config),
         )
@@ -159,6 +160,16 @@ def has_console(config: ServerConfig) -> bool:
 def console_url(config: ServerConfig, endpoints: Mapping[str, Endpoint]) -> str:
     """The address of the console for a browser; empty if there is none, or no port."""
     return f"{endpoints['http'].url}/ui" if has_console(config) and endpoints["http"].url else ""
+
+
+def _may_be_traced(engine: Engine, model: str) -> bool:
+    """Whether a model may have trace settings of its own: it is READY.
+
+    Raises:
+        InvalidRequest: several models have this name.
+    """
+    reject_ambiguous(engine, model)
+    return engine.is_model_ready(model, None)
 
 
 def _grpc_address(endpoint: Endpoint | None, *, has_reflection: bool) -> GrpcAddress | None:

@@ -46,6 +46,7 @@ def check(module, address):
         assert AMBIGUOUS in message, message
         assert "model repositories 1 ('first') and 2 ('second')" in message, message
     assert AMBIGUOUS in fails(client.get_model_metadata, "m")
+    assert AMBIGUOUS in fails(client.get_trace_settings, "m")
     assert not client.is_model_ready("m")
     client.unload_model("plus")
     assert not client.is_model_ready("plus")

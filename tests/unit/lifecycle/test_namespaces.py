@@ -8,7 +8,7 @@ from stoker.backends.api.errors import InvalidRequest, UnknownModel
 from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.core.model_config import LoadOverrides
 from stoker.server.core.model_key import model_key, name_of, repository_of
-from stoker.server.lifecycle.manager import ModelManager
+from stoker.server.lifecycle.manager import NO_VERSIONS, ModelManager
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings
 from stoker.server.observability.metrics import Metrics
@@ -158,6 +158,7 @@ async def test_name_identifies_the_only_model_that_has_it(roots: tuple[Path, Pat
     manager = await started(manager_of(roots, ControlMode.POLL))
     assert [(entry.name, entry.version) for entry in manager.index(True)] == [("a", 1), ("m", 1), ("m", 1)]
     assert manager.served() == [("a@1", 1), ("m@1", 1), ("m@2", 1)]
+    assert [entry.key for entry in manager.index()] == ["a@1", "m@1", "m@2"]
     assert manager.resolve("a", None).version == 1
     assert manager.ready_versions("a") == (1,)
     assert manager.is_model_ready("a", 1)
@@ -202,6 +203,24 @@ async def test_explicit_control_of_an_ambiguous_name_is_rejected(roots: tuple[Pa
     for name in ("a@1", "m@1"):
         with pytest.raises(InvalidRequest, match="is not a model name"):
             await manager.load(name, LoadOverrides())
+    await manager.stop(1.0)
+
+
+async def test_errors_name_a_model_without_its_key(roots: tuple[Path, Path]):
+    add(roots[0], "m")
+    (roots[0] / "m" / "config.pbtxt").write_text("version_policy { latest { num_versions: 1 } }")
+    (roots[0] / "m" / "1" / "model.onnx").unlink()
+    (roots[0] / "m" / "1").rmdir()
+    manager = await started(manager_of(roots, ControlMode.POLL))
+    assert [entry.reason for entry in manager.index()] == [NO_VERSIONS.format("m")]
+    await manager.stop(1.0)
+
+
+async def test_models_that_were_never_loaded_have_keys_in_the_index(roots: tuple[Path, Path]):
+    add(roots[0], "m")
+    add(roots[1], "m")
+    manager = await started(manager_of(roots, ControlMode.EXPLICIT))
+    assert [(entry.name, entry.key) for entry in manager.index()] == [("m", "m@1"), ("m", "m@2")]
     await manager.stop(1.0)
 
 

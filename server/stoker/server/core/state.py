@@ -42,6 +42,7 @@ class IndexEntry:
         state: None as for `version`.
         reason: Why the version is not READY, or why its last reload failed while the version still serves; empty otherwise.
         backend: The backend's name; empty where unknown.
+        key: The model's key, where it is not its name; see `core/model_key.py`.
     """
 
     name: str
@@ -49,6 +50,7 @@ class IndexEntry:
     state: VersionState | None
     reason: str = ""
     backend: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ dropped before compute, and other requests are not affected.
 """
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from typing import Protocol
 
-from stoker.backends.api.errors import ServingError
+from stoker.backends.api.errors import NotFound, ServingError, Unavailable
 from stoker.server.config.report import Finding
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.model_config import ListedModel, LoadOverrides
@@ -162,3 +163,13 @@ class Engine(Protocol):
 
     def now_ns(self) -> int:
         """The server's monotonic clock: the scale of `received_ns` and `deadline_ns`."""
+
+
+def reject_ambiguous(engine: Engine, name: str) -> None:
+    """Rejects the name of several models; see `core/model_key.py`.
+
+    Raises:
+        InvalidRequest: several models have the name `name`.
+    """
+    with suppress(NotFound, Unavailable):
+        engine.describe(name, None)

@@ -199,7 +199,7 @@ class DesiredState:
             return
         desired = desired_versions(config.version_policy, listing.versions)
         if not desired and not isinstance(config.version_policy, NoVersions):
-            self.reconciler.fail_model(record, NO_VERSIONS.format(record.name))
+            self.reconciler.fail_model(record, NO_VERSIONS.format(name_of(record.name)))
             if serial:
                 return
         else:
@@ -407,8 +407,7 @@ class ModelManager:
         """Every version in the repository or in service, sorted by name and version."""
         entries: list[IndexEntry] = []
         for name in sorted({*self._table, *self._desired.on_disk.models}):
-            record = self._table.get(name)
-            entries.extend([IndexEntry(name_of(name), None, None)] if record is None else record.index())
+            entries.extend((self._table.get(name) or ModelRecord(name)).index())
         return [entry for entry in entries if entry.state is VersionState.READY] if ready_only else entries
 
     # ---- what is wanted ------------------------------------------------------------------------------------------------------------

@@ -290,11 +290,13 @@ class ModelRecord:
     def index(self) -> Iterator[IndexEntry]:
         """This model's lines of the repository index."""
         backend = "" if self.listing is None or self.listing.config is None else self.listing.config.backend
+        name = name_of(self.name)
+        key = self.name if name != self.name else ""
         if not self.versions:
-            yield IndexEntry(name_of(self.name), None, None, self.error, backend)
+            yield IndexEntry(name, None, None, self.error, backend, key)
         for version, record in sorted(self.versions.items()):
             used = record.servable.config.backend if record.servable is not None else backend
-            yield IndexEntry(name_of(self.name), version, record.state, self._reason(record), used)
+            yield IndexEntry(name, version, record.state, self._reason(record), used, key)
 
     def _reason(self, record: VersionRecord) -> str:
         match record.state:

@@ -45,7 +45,7 @@ class Sample:
         number: 1 for the first sample, then one more for each.
         wall_ms: Wall-clock time of the sample, milliseconds since the epoch.
         requests_in_flight: Requests accepted and not yet completed, at the time of the sample.
-        points: By model name and version, the values of `POINT_FIELDS`. Milliseconds and rows are NaN if no request completed.
+        points: By the key and the version of a model, the values of `POINT_FIELDS`. Milliseconds and rows are NaN if no request completed.
         left_out: Versions that had requests but have no point, because there were more than `MOST_VERSIONS`.
     """
 

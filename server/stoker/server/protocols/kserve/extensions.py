@@ -170,7 +170,7 @@ class Extensions:
             settings: The operator's settings; None: the defaults.
             logs: The process's logs, for clients to change their settings.
             tracer: The engine's tracer, likewise.
-            is_model_ready: Whether a model is READY: only such models may have trace settings.
+            is_model_ready: Whether a model is READY: only such models may have trace settings. May raise InvalidRequest.
             api_key: The bearer token that all calls except health require; None: none.
             is_local: Whether the server listens on loopback addresses and Unix-domain sockets alone.
         """

@@ -14,7 +14,7 @@ from stoker.server.core.model_config import ListedModel
 from stoker.server.core.request import Via
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.core.tasks import ShieldedTasks
-from stoker.server.engine.interface import Engine
+from stoker.server.engine.interface import Engine, reject_ambiguous
 from stoker.server.pb.tensorflow.core.protobuf import error_codes_pb2
 from stoker.server.pb.tensorflow_serving.apis import (
     get_model_metadata_pb2,
@@ -53,9 +53,10 @@ def model_status(engine: Engine, query: ModelQuery, limits: Limits) -> pb.GetMod
     """The states of the versions that `query` selects, the highest first.
 
     Raises:
-        NotFound: no version of the model is known. InvalidRequest: the label is unknown, or there is no name.
+        NotFound: no version of the model is known. InvalidRequest: the label is unknown, there is no name, or several models have it.
     """
     query = resolve(engine, query, limits)
+    reject_ambiguous(engine, query.name)
     entries = [entry for entry in engine.index() if entry.name == query.name and entry.version is not None]
     if query.version is not None:
         entries = [entry for entry in entries if entry.version == query.version]

@@ -69,8 +69,8 @@ class Feed:
         return self._listing
 
     def sample(self, sample: Sample) -> bytes:
-        """The event `sample`."""
-        points = [[name, version, point.tolist()] for (name, version), point in sample.points.items()]
+        """The event `sample`: points by the key and the version of a model."""
+        points = [[key, version, point.tolist()] for (key, version), point in sample.points.items()]
         return _event(
             "sample",
             {
@@ -105,6 +105,7 @@ class Feed:
                 devices = []  # it was unloaded since the index was made
         return {
             "name": entry.name,
+            "key": entry.key or entry.name,
             "version": entry.version,
             "state": None if entry.state is None else entry.state.value,
             "reason": entry.reason[:MOST_REASON],

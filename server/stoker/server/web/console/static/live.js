@@ -41,7 +41,7 @@ export class Live {
     if (event === "models") {
       this.listing = data;
     } else if (event === "sample") {
-      const points = new Map(data.points.map(([name, version, values]) => [`${name}/${version}`, values]));
+      const points = new Map(data.points.map(([key, version, values]) => [`${key}/${version}`, values]));
       this.samples.push({ ...data, points });
       this.samples.splice(0, this.samples.length - this.listing.most_samples);
     }
@@ -49,10 +49,15 @@ export class Live {
   }
 
   /** One value of every sample, oldest first: { time_ms, value }; null where a version had no requests, 0 for rates. */
-  series(name, version, field) {
+  series(key, version, field) {
     const at = this.listing.fields.indexOf(field);
     const none = field.endsWith("_per_s") || field === "queue_depth" ? 0 : null;
-    return this.samples.map(({ time_ms, points }) => ({ time_ms, value: points.get(`${name}/${version}`)?.[at] ?? none }));
+    return this.samples.map(({ time_ms, points }) => ({ time_ms, value: points.get(`${key}/${version}`)?.[at] ?? none }));
+  }
+
+  /** The key of the only model with this name. */
+  keyOf(name) {
+    return this.listing.models.find((entry) => entry.name === name)?.key ?? name;
   }
 
   /** The sum of one value over all versions, in every sample. */
@@ -61,9 +66,9 @@ export class Live {
     return this.samples.map(({ time_ms, points }) => ({ time_ms, value: [...points.values()].reduce((sum, point) => sum + point[at], 0) }));
   }
 
-  /** The newest values of a version by name; empty if it had no requests. */
-  latest(name, version) {
-    const values = this.samples.at(-1)?.points.get(`${name}/${version}`) ?? [];
+  /** The newest values of a version by field; empty if it had no requests. */
+  latest(key, version) {
+    const values = this.samples.at(-1)?.points.get(`${key}/${version}`) ?? [];
     return Object.fromEntries(this.listing.fields.map((field, at) => [field, values[at] ?? null]));
   }
 }

@@ -9,7 +9,7 @@ const REFRESH_MS = 5000;
 
 export function LoadView({ live, model }) {
   const { name, version } = model;
-  const series = (title, field) => ({ name: title, points: live.series(name, version, field) });
+  const series = (title, field) => ({ name: title, points: live.series(live.keyOf(name), version, field) });
   return html`
     <section class="charts" aria-label="The last 15 minutes">
       <${Chart} title="Requests" unit="/s" series=${[series("completed", "requests_per_s"), series("failed", "failures_per_s")]} />

@@ -37,7 +37,7 @@ export function Overview({ live }) {
               </tr>
             </thead>
             <tbody>
-              ${listing.models.map((entry) => html`<${Row} key=${`${entry.name}/${entry.version}`} live=${live} entry=${entry} />`)}
+              ${listing.models.map((entry) => html`<${Row} key=${`${entry.key}/${entry.version}`} live=${live} entry=${entry} />`)}
             </tbody>
           </table>
         </div>
@@ -48,8 +48,8 @@ export function Overview({ live }) {
 }
 
 function Row({ live, entry }) {
-  const { name, version, state, reason, devices, backend } = entry;
-  const load = live.latest(name, version);
+  const { name, key, version, state, reason, devices, backend } = entry;
+  const load = live.latest(key, version);
   const isReady = state === "READY";
   return html`
     <tr>
@@ -61,7 +61,7 @@ function Row({ live, entry }) {
       </td>
       <td data-label="device">${devices.join(", ") || "–"}<span class="soft">${backend && ` ${backend}`}</span></td>
       <td data-label="requests/s" class="figure">${isReady ? number(load.requests_per_s ?? 0) : "–"}</td>
-      <td class="spark-cell">${isReady && html`<${Sparkline} points=${live.series(name, version, "requests_per_s")} />`}</td>
+      <td class="spark-cell">${isReady && html`<${Sparkline} points=${live.series(key, version, "requests_per_s")} />`}</td>
       <td data-label="p50" class="figure">${milliseconds(load.p50_ms)}</td>
       <td data-label="p99" class="figure">${milliseconds(load.p99_ms)}</td>
       <td data-label="queue" class="figure">${isReady ? number(load.queue_depth ?? 0) : "–"}</td>
