@@ -67,6 +67,16 @@ def convolution(channels: int = 32) -> onnx.ModelProto:
 CONVOLVED = signature({"x": (DataType.FP32, (3, 96, 96))}, {"y": (DataType.FP32, (32, 96, 96))}, 4)
 
 
+def expansion() -> onnx.ModelProto:
+    """A small input and a large output."""
+    node = helper.make_node("Mul", ["x", "w"], ["y"])
+    shape = onnx_models.value("x", ("n", 1)), onnx_models.value("y", ("n", 262144))
+    return onnx_models.model([node], [shape[0]], [shape[1]], [onnx.numpy_helper.from_array(np.ones((1, 262144), np.float32), "w")])
+
+
+EXPANDED = signature({"x": (DataType.FP32, (1,))}, {"y": (DataType.FP32, (262144,))}, 4)
+
+
 def ir_files(folder: Path, proto: onnx.ModelProto) -> ModelFiles:
     """`proto` as OpenVINO IR in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -112,8 +122,9 @@ def test_batches_of_small_tensors_run_in_the_tensors_of_an_infer_request(load: L
         (onnx_models.sum_and_difference(), SUMS, {"batch_buckets": "dynamic"}),
         (onnx_models.identity(DataType.INT64), signature({"x": (DataType.INT64, (2,))}, {"y": (DataType.INT64, (2,))}, 8), {}),
         (convolution(), CONVOLVED, {}),
+        (expansion(), EXPANDED, {}),
     ],
-    ids=["several requests", "open batch", "range", "large"],
+    ids=["several requests", "open batch", "range", "large", "large output"],
 )
 def test_model_without_small_tensors_of_its_own_has_no_bound_ones(
     load: Load, proto: onnx.ModelProto, served: ModelSignature, parameters: dict[str, str]
@@ -134,6 +145,46 @@ def test_large_tensors_are_computed_with_and_without_padding(load: Load) -> None
     for found, expected in kept:
         assert found.shape == expected.shape
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def identities() -> onnx.ModelProto:
+    """Outputs that are the input `x` unchanged, by identities that OpenVINO removes in different ways, beside outputs computed from it."""
+    shape = ("n", *LARGE)
+    nodes = [
+        helper.make_node("Identity", ["x"], ["identity"]),
+        helper.make_node("Cast", ["x"], ["cast"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Transpose", ["x"], ["transpose"], perm=[0, 1, 2]),
+        helper.make_node("Add", ["x", "zero"], ["add"]),
+        helper.make_node("Concat", ["x"], ["concat"], axis=0),
+        helper.make_node("Unsqueeze", ["x", "axis"], ["wide"]),
+        helper.make_node("Squeeze", ["wide", "axis"], ["squeeze"]),
+        helper.make_node("Neg", ["x"], ["negative"]),
+        helper.make_node("Neg", ["squeeze"], ["negative_too"]),
+    ]
+    made = [onnx.numpy_helper.from_array(np.float32(0), "zero"), onnx.numpy_helper.from_array(np.array([1], np.int64), "axis")]
+    return onnx_models.model(nodes, [onnx_models.value("x", shape)], [onnx_models.value(name, shape) for name in OUTPUTS], made)
+
+
+LARGE = (512, 512)
+SAME = ("identity", "cast", "transpose", "add", "concat", "squeeze")
+OUTPUTS = (*SAME, "negative", "negative_too")
+
+
+@pytest.mark.parametrize("wanted", [OUTPUTS, ("negative",), ("identity", "negative_too"), ("squeeze", "cast")])
+def test_large_outputs_that_are_inputs_are_copied(load: Load, wanted: tuple[str, ...]) -> None:
+    served = signature({"x": (DataType.FP32, LARGE)}, dict.fromkeys(OUTPUTS, (DataType.FP32, LARGE)), 2)
+    instance = load(identities(), served)
+    kept = []
+    for seed, rows in enumerate((2, 1, 2, 2)):
+        x = np.random.default_rng(seed).standard_normal((rows, *LARGE)).astype(np.float32)
+        found = outputs_of(instance.execute({"x": x}, wanted))
+        kept.append((x.copy(), found))
+        # The memory of a request is used again.
+        x[...] = np.nan
+    for x, found in kept:
+        assert set(found) == set(wanted)
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, -x if name.startswith("negative") else x, name)
 
 
 class Memory:

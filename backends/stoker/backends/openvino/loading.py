@@ -2,7 +2,8 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import openvino as ov
@@ -13,7 +14,14 @@ from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts, ModelSignature, TensorSpec
 from stoker.backends.openvino.comparison import Incomparable, differences
-from stoker.backends.openvino.instance import CompiledModel, OpenVinoInstance, Port
+from stoker.backends.openvino.instance import (
+    SHARED_FROM_BYTES,
+    SHARED_OUTPUT_FROM_BYTES,
+    CompiledModel,
+    OpenVinoInstance,
+    Port,
+    unchanged_inputs,
+)
 from stoker.backends.openvino.integers import inexact_integers
 from stoker.backends.openvino.model_source import RELEASE, graph_facts, ports_by_name, read_model
 from stoker.backends.openvino.parameters import ModelParameters
@@ -106,8 +114,13 @@ class Loader:
             model.reshape({index: _shape(spec, signature, size) for spec in signature.inputs for index in (inputs[spec.name],)})
             settings = {**properties, **(_FOR_EIGHT_BITS if _is_quantised(model) else {})}
             compiled = self._core.compile_model(model, _DEVICE, settings)
+            copied = unchanged_inputs(compiled)
+            least_bytes = [math.inf if index in copied else SHARED_OUTPUT_FROM_BYTES for index in range(len(compiled.outputs))]
             return CompiledModel(
-                compiled, _ports(compiled.inputs, inputs, signature.inputs), _ports(compiled.outputs, outputs, signature.outputs), requests
+                compiled,
+                _ports(compiled.inputs, inputs, signature.inputs, [SHARED_FROM_BYTES] * len(compiled.inputs)),
+                _ports(compiled.outputs, outputs, signature.outputs, least_bytes),
+                requests,
             )
         except OPENVINO_ERRORS as error:
             at = f" for batch size {size}" if size else ""
@@ -149,5 +162,12 @@ def _shape(spec: TensorSpec, signature: ModelSignature, size: int) -> ov.Partial
     return ov.PartialShape([*batch, *spec.model_dims])
 
 
-def _ports(ports: list[ov.Output], indices: Mapping[str, int], specs: tuple[TensorSpec, ...]) -> dict[str, Port]:
-    return {spec.name: Port.of(indices[spec.name], ports[indices[spec.name]], spec.datatype.numpy) for spec in specs}
+def _ports(
+    ports: list[ov.Output], indices: Mapping[str, int], specs: tuple[TensorSpec, ...], shared_from_bytes: Sequence[float]
+) -> dict[str, Port]:
+    """The ports by name; `shared_from_bytes`: from which size on the tensors of each port are handed over, bytes."""
+    places = [indices[spec.name] for spec in specs]
+    return {
+        spec.name: Port.of(place, ports[place], spec.datatype.numpy, shared_from_bytes[place])
+        for spec, place in zip(specs, places, strict=True)
+    }
