@@ -18,7 +18,7 @@ from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx.knobs import read_knobs
 from stoker.backends.onnx.session import OnnxInstance, session_options
-from stoker.backends.worker.batches import BatchReader, BatchWriter, ResultReader
+from stoker.backends.worker.batches import BatchReader, BatchWriter, ResultReader, WorkerItem
 from stoker.backends.worker.channel import INLINE_BYTES, Channel
 from stoker.backends.worker.main import WorkerMain
 from stoker.backends.worker.output_segment import LEAST_BYTES, OutputSegment
@@ -247,6 +247,28 @@ def test_failed_run_gives_the_segment_back(picking):
         assert picking.is_placed(picking.returned["sum"])
 
 
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("columns", [(WIDTH,), (1, WIDTH, 2), (WIDTH, WIDTH, 1)], ids=["alone", "one of three", "two of three"])
+def test_failed_batch_is_freed_without_the_garbage_collector(picking, columns):
+    def held() -> int:
+        return sum([isinstance(each, WorkerItem | BatchResult) for each in gc.get_objects()])
+
+    before = held()
+    for _ in range(3):
+        failures = [isinstance(each, BackendFailed) for each in picking.run(*(picked(4, column) for column in columns)).outcomes]
+        assert failures == [column == WIDTH for column in columns]
+    assert held() == before
+
+
+@pytest.mark.usefixtures("no_collector")
 def test_request_that_fails_its_batch_costs_the_others_no_result(picking):
     for _ in range(5):
         good, failure, other = picking.run(picked(3, 1), picked(4, WIDTH), picked(5, 2)).outcomes
@@ -255,7 +277,6 @@ def test_request_that_fails_its_batch_costs_the_others_no_result(picking):
         assert not isinstance(other, Exception)
         assert [np.unique(outputs["sum"]).tolist() for outputs in (good, other)] == [[3], [5]]
         del good, other
-    gc.collect()  # the traceback of the failure refers to the result
     del failure
     assert values(picking.run(picked(6, 1)), "sum") == [[6]]
     assert len(picking.used()) <= 1

@@ -168,6 +168,21 @@ class BackendSettingError(Exception):
     """An operator's setting that a backend does not have or cannot take; ends the start, never reaches a client."""
 
 
+def drop_tracebacks(error: BaseException) -> None:
+    """Removes the tracebacks of `error` and of every error that led to it.
+
+    Their frames hold the inputs and the result of the batch, and so the error itself: a cycle that only the garbage collector frees.
+    """
+    seen: set[int] = set()
+    found: list[BaseException | None] = [error]
+    while found:
+        each = found.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            found += (each.__cause__, each.__context__)
+
+
 #: A text may quote names out of the model file, which may be of any length; more of it does not help, and not all patterns are linear.
 MAX_CHARACTERS = 4096
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from stoker.backends.api import errors
 from stoker.backends.api.backend import ResponseSink
 from stoker.backends.api.batch import BatchResult, Outcome, Share, as_failure
-from stoker.backends.api.errors import BackendFailed, LogLines, ServingError
+from stoker.backends.api.errors import BackendFailed, LogLines, ServingError, drop_tracebacks
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.rescheduling import Rescheduled
 from stoker.backends.api.response_parameters import OutputsWithParameters, check_response_parameters
@@ -349,7 +349,10 @@ class ResultWriter:
         return Outgoing(plan.meta, plan.size_bytes, None, plan.entries, b"".join(parts))
 
     def apart(self, outcomes: Sequence[Outcome], executions: Sequence[int]) -> Outgoing:
-        """The message of a result with an outcome for each request, and the rows of the executions that have ended."""
+        """The message of a result with an outcome for each request, and the rows of the executions that have ended.
+
+        Removes the tracebacks of the errors, see `drop_tracebacks`.
+        """
         blocks = Blocks(self._memory)
         described: list[Any] = []
         shared: dict[int, int] = {}
@@ -368,6 +371,7 @@ class ResultWriter:
             else:
                 shared[id(outcome)] = position
                 described.append([error_to_json(outcome, self.folders)])
+                drop_tracebacks(outcome)
         meta: dict[str, Any] = {"o": described, "e": list(executions), "b": blocks.entries}
         if parameters:
             meta["p"] = parameters

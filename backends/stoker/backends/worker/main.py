@@ -19,7 +19,7 @@ from typing import Any
 from stoker.backends.api.backend import Backend, Instance
 from stoker.backends.api.batch import BatchProcessor, BatchResult, processor_for
 from stoker.backends.api.clock import SystemClock
-from stoker.backends.api.errors import BackendFailed, ServingError
+from stoker.backends.api.errors import BackendFailed, ServingError, drop_tracebacks
 from stoker.backends.worker.arrays import to_json
 from stoker.backends.worker.batches import WHOLE, BatchReader, Outgoing, ReceivedBatch, ResultWriter, WorkerItem, error_to_json
 from stoker.backends.worker.channel import Channel, ChannelClosed, Message
@@ -243,6 +243,7 @@ class WorkerMain:
                 if not isinstance(outcome, ServingError):
                     return WHOLE, self._writer.whole(outcome), (result.input_ns, result.infer_ns, result.output_ns)
                 if batch.count > 1:
+                    drop_tracebacks(outcome)
                     failed, result = result, processor.process_each(batch.items())
                     result.input_ns += failed.input_ns
                     result.infer_ns += failed.infer_ns

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from stoker.backends.api.batch import BatchResult
-from stoker.backends.api.errors import ErrorCode, ServingError
+from stoker.backends.api.errors import ErrorCode, ServingError, drop_tracebacks
 from stoker.server.core.request import InferRequest
 from stoker.server.observability.logs import LineBudget
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
@@ -80,13 +80,12 @@ class FailureLog:
     def note(self, error: ServingError, request: InferRequest, now_ns: int) -> None:
         """Logs a backend's error for `request`, unless the client caused it, the log has it, or the bound on lines is reached.
 
-        Removes the error's traceback: its frames hold the inputs of the batch and the error itself, a cycle that only the garbage collector
-        frees.
+        Removes the error's traceback, see `drop_tracebacks`.
         """
         try:
             self._log(error, request, now_ns)
         finally:
-            _drop_tracebacks(error)
+            drop_tracebacks(error)
 
     def _log(self, error: ServingError, request: InferRequest, now_ns: int) -> None:
         if error.code not in _CODES or error.is_logged:
@@ -109,15 +108,3 @@ class FailureLog:
             # The exception of the backend. An error of Stoker's own has none: its text says all.
             exc_info=error.__cause__,
         )
-
-
-def _drop_tracebacks(error: BaseException) -> None:
-    """Removes the tracebacks of `error` and of every error that led to it."""
-    seen: set[int] = set()
-    found: list[BaseException | None] = [error]
-    while found:
-        each = found.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            each.__traceback__ = None
-            found += (each.__cause__, each.__context__)
