@@ -265,7 +265,8 @@ def test_name_in_two_roots_is_an_error_that_names_both(root: Path, tmp_path: Pat
     here = ModelRepository([root, other])
     models = here.scan().models
     assert models["n"].error is None
-    assert models["m"].error == "the name is taken in model repositories 1 ('models') and 2 ('more'); it must be in one only"
+    where = "model repositories 1 ('models') and 2 ('more')"
+    assert models["m"].error == f"the name is taken in {where}; it must be in one only, or start with --model-namespacing=true"
     assert found(here, "m").error == models["m"].error
     assert found(here, "m").mark == models["m"].mark
     assert str(tmp_path) not in models["m"].error

@@ -329,7 +329,7 @@ class ModelRepository:
 
     def _ambiguous(self, found: Sequence[ModelListing]) -> ModelListing:
         where = " and ".join(f"{listing.root_index + 1} ('{self.roots[listing.root_index].name}')" for listing in found)
-        error = f"the name is taken in model repositories {where}; it must be in one only"
+        error = f"the name is taken in model repositories {where}; it must be in one only, or start with --model-namespacing=true"
         return replace(
             found[0],
             config=None,
