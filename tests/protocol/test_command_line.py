@@ -257,8 +257,9 @@ def test_start_that_is_not_ready_names_the_missing_models(tmp_path):
     finally:
         server.process.kill()
         server.process.wait()
-    *_, want, ports = server.out_path.read_text().splitlines()
+    *_, want, console, ports = server.out_path.read_text().splitlines()
     assert want == "not ready: no READY version of broken"
+    assert console.startswith("console: http://127.0.0.1:")
     assert ports.startswith("serving grpc on ")
 
 

@@ -23,6 +23,10 @@ from stoker.backends.openvino.runtime import NARROWED, OPENVINO_ERRORS, public_t
 
 log = logging.getLogger("stoker.backends.openvino")
 
+# The first use of `data` makes OpenVINO's table of numpy's types, a static variable. A thread that waits for it keeps the GIL, which the
+# thread that makes it may need: first loads at the same time could block each other for good. Here the import's lock keeps others away.
+_ = ov.Tensor(ov.Type.f32, ov.Shape([1])).data
+
 #: From here on an input is handed to OpenVINO where it lies, instead of being copied to the request's own memory: handing over costs about
 #: 5 us, as much as copying some tens of kilobytes.
 SHARED_FROM_BYTES = 64 * 1024
