@@ -125,7 +125,7 @@ endless = Stream("late", 1 << 30)
 assert endless.next()[0] == [0]
 endless.client.stop_stream(cancel_requests=True)
 call = module.InferenceServerClient(grpc_address)
-expect_error(lambda: call.infer("all_tokens", tokens(1 << 30), client_timeout=0.5), InferenceServerException, "Deadline Exceeded")
+expect_error(lambda: call.infer("all_tokens", tokens(1 << 30), client_timeout=0.5), InferenceServerException, "DEADLINE_EXCEEDED")
 assert client.infer("all_tokens", tokens(2), request_id="after").as_numpy("TOKENS").tolist() == [[0, 1]]
 assert batches()[-1] == "after"
 report("deadline")
