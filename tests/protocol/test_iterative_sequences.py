@@ -23,6 +23,8 @@ MODELS = Path(__file__).parents[1] / "data" / "iterative_models"
 def serving(at: Path, execution: str, *, batch: int = 4) -> AbstractContextManager[ServerProcess]:
     """A server of the models, which run in batches of at most `batch` requests."""
     shutil.copytree(MODELS, at / "models")
+    # The same model, with one response for all tokens.
+    shutil.copytree(MODELS / "tokens" / "1", at / "models" / "all_tokens" / "1")
     for model in (at / "models").iterdir():
         config = model / "config.pbtxt"
         text = config.read_text().replace("max_batch_size: 4", f"max_batch_size: {batch}")
