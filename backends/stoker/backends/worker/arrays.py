@@ -12,11 +12,10 @@ from typing import Any, Final
 import numpy as np
 
 from stoker.backends.worker.output_segment import OutputSegment
-from stoker.backends.worker.segments import Octets
+from stoker.backends.worker.segments import ALIGNMENT, Octets, aligned
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
-ALIGNMENT: Final = 64
 #: Names of element types: numpy's, and `O` for BYTES.
 BYTES: Final = "O"
 _KINDS: Final = frozenset("biufO")
@@ -76,7 +75,7 @@ class Blocks:
     def _append(self, name: str, shape: "list[int]", count: int, content: Any, offset: int = -1) -> None:
         if offset < 0:
             used_bytes = self.size_bytes if self._memory is None else max(self.size_bytes, self._memory.used_bytes)
-            offset = -(-used_bytes // ALIGNMENT) * ALIGNMENT
+            offset = aligned(used_bytes)
         self.entries.append([name, shape, offset, count])
         self._writes.append((offset, count, content))
         self.size_bytes = max(self.size_bytes, offset + count)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from stoker.backends.api.errors import ModelLoadError
-from stoker.backends.worker.segments import Inbox, Octets, Outbox, Segment
+from stoker.backends.worker.segments import Inbox, Octets, Outbox, Segment, aligned
 
 #: Messages of up to this size, JSON and tensors, travel in their datagram.
 INLINE_BYTES: Final = 8 << 10
@@ -25,8 +25,6 @@ INLINE_BYTES: Final = 8 << 10
 DATAGRAM_BYTES: Final = 64 << 10
 #: Largest JSON object of a message.
 META_BYTES: Final = 16 << 20
-#: Tensors begin at multiples of this.
-ALIGNMENT: Final = 64
 
 #: Kind, slot (`NO_SLOT`: inline), count of freed slots, whether the JSON stands in the segment too, number, index, bytes of JSON, bytes of
 #: tensors, three times in nanoseconds, freed slots.
@@ -181,7 +179,7 @@ class Channel:
                     memory[:] = content
 
             is_meta_inside = meta_bytes > INLINE_BYTES
-            at = -(-size_bytes // ALIGNMENT) * ALIGNMENT
+            at = aligned(size_bytes)
             needed_bytes = at + meta_bytes if is_meta_inside else size_bytes
             if reserved is not None and reserved.size_bytes >= needed_bytes:
                 segment = reserved
@@ -293,7 +291,7 @@ class Channel:
 
     def _contents(self, slot: int, count: int, is_meta_inside: bool, meta_bytes: int, size_bytes: int) -> tuple[bytes, Octets]:
         if is_meta_inside:
-            start = -(-size_bytes // ALIGNMENT) * ALIGNMENT
+            start = aligned(size_bytes)
             if meta_bytes > META_BYTES:
                 raise ValueError("its description is too large")
             whole = self._inbox.view(slot, start + meta_bytes)

@@ -8,8 +8,8 @@ import numpy as np
 
 from stoker.backends.api.layout import Array
 from stoker.backends.api.output_memory import Layout
-from stoker.backends.worker.channel import ALIGNMENT, Channel
-from stoker.backends.worker.segments import Octets, Segment
+from stoker.backends.worker.channel import Channel
+from stoker.backends.worker.segments import ALIGNMENT, Octets, Segment, aligned
 
 #: Outputs of less are copied into the message: to bind memory for a run of ONNX Runtime takes as much CPU as to copy 0.6 MB.
 LEAST_BYTES: Final = 1 << 20
@@ -31,9 +31,9 @@ class OutputSegment:
 
     def arrays(self, layouts: Sequence[Layout]) -> list[Array] | None:
         offsets: list[int] = []
-        end = start = -(-self.used_bytes // ALIGNMENT) * ALIGNMENT
+        end = start = aligned(self.used_bytes)
         for shape, dtype in layouts:
-            offset = -(-end // ALIGNMENT) * ALIGNMENT
+            offset = aligned(end)
             offsets.append(offset)
             end = offset + prod(shape) * dtype.itemsize
         if end - start < LEAST_BYTES:

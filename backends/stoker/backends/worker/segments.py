@@ -28,6 +28,13 @@ LEAST_BYTES: Final = 256 << 10
 STEP_BYTES: Final = 16 << 20
 #: Memory of a segment that stays allocated while the channel is idle, bytes.
 KEPT_BYTES: Final = 1 << 20
+#: Tensors begin at multiples of this.
+ALIGNMENT: Final = 64
+
+
+def aligned(size_bytes: int) -> int:
+    """The first multiple of `ALIGNMENT` from `size_bytes` on."""
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def new_segment(size_bytes: int) -> int:
