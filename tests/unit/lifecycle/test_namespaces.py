@@ -8,7 +8,8 @@ from stoker.backends.api.errors import InvalidRequest, UnknownModel
 from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.core.model_config import LoadOverrides
 from stoker.server.core.model_key import model_key, name_of, repository_of
-from stoker.server.lifecycle.manager import NO_VERSIONS, ModelManager
+from stoker.server.lifecycle.desired_state import NO_VERSIONS
+from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings
 from stoker.server.observability.metrics import Metrics
