@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from stoker.backends.api.batch import as_failure
@@ -146,7 +147,7 @@ class ProcessSupervision:
             control = StartControl()
             starting: asyncio.Future[WorkerProcess] | None = None
             try:
-                starting = in_daemon_thread("restart", lambda control=control: self._start(control))  # type: ignore[misc]
+                starting = in_daemon_thread("restart", partial(self._start, control))
                 process = await asyncio.shield(starting)
             except asyncio.CancelledError:
                 control.cancel()

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from stoker.backends.api.model import TensorSpec
 from stoker.server.config.report import Finding
-from stoker.server.core.state import ModelDescription
 from stoker.server.engine.interface import Engine
 from stoker.server.web.console.feed import device_names
 
@@ -32,7 +31,7 @@ def console_document(engine: Engine, name: str, version: int | None) -> dict[str
         "max_batch_size": signature.max_batch_size,
         "is_decoupled": signature.is_decoupled,
         "is_ensemble": config.ensemble is not None,
-        "sequence": _sequence(description),
+        "sequence": config.sequences is not None,
         "inputs": [_tensor(spec) for spec in signature.inputs],
         "outputs": [{**_tensor(spec), "labels": list(labels[spec.name][:MOST_LABELS])} for spec in signature.outputs],
         "findings": _findings(engine.findings(name, version)),
@@ -42,10 +41,6 @@ def console_document(engine: Engine, name: str, version: int | None) -> dict[str
 def _tensor(spec: TensorSpec) -> dict[str, Any]:
     """A tensor without its batch dimension; -1 is any size."""
     return {"name": spec.name, "datatype": spec.datatype.value, "dims": list(spec.dims), "is_optional": spec.optional}
-
-
-def _sequence(description: ModelDescription) -> bool:
-    return description.config.sequences is not None
 
 
 def _findings(findings: Sequence[Finding]) -> list[dict[str, str]]:
